@@ -1,0 +1,40 @@
+// CacheOptions: every parameter of the cache, with the defaults that just work.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kvlink/kv_shape.h"
+#include "kvlink/status.h"
+
+namespace kvlink {
+
+enum class Sharing : uint8_t {
+  kOff,    // a prompt is computed once per request, nothing is shared between requests; forks copy
+  kExact,  // equal prefixes share pages, token by token
+};
+
+struct CacheOptions {
+  KvShape shape;
+  Sharing sharing = Sharing::kExact;
+  size_t budget_bytes = size_t{1} << 30;  // hard: pages, difference cells and what is in flight
+  // Everything the K and V depend on besides tokens: weights digest, architecture, rope settings, KV type, layout version,
+  // numeric path. Part of every block key.
+  std::string model_fingerprint;
+  double cow_copy_threshold = 0.15;   // share of a block's cells above which a full copy replaces a difference block
+  double pin_budget = 0.5;            // share of the budget that pins may hold
+  size_t output_memory_bytes = size_t{16} << 20;  // own outputs remembered for splicing
+  int hash_bits = 128;                // fewer only in tests, to force collisions
+  bool poison = false;                // fill unowned pages with NaN
+  std::function<std::chrono::steady_clock::time_point()> clock;  // default: steady_clock::now
+};
+
+class Cache;
+// kInvalidArgument: a value is out of range (the message names it).
+Result<std::unique_ptr<Cache>> CreateCache(CacheOptions options);
+
+}  // namespace kvlink
