@@ -3,6 +3,9 @@
 // One engine thread owns sequences, scheduler and runner; any thread submits and cancels through queues of values, and
 // receives events through the request's callback (called on the engine thread: must not block, must not throw).
 //
+// With best_of > n and with beam search the branches that are returned are known at the end only: their kToken events come
+// then. `max_sequences` counts branches.
+//
 // Invariants
 //   1. Every submitted request gets exactly one kFinished event (error, cancel and deadline included), then none.
 //   2. A request's tokens depend on its prompt, parameters and seed only, never on what runs beside it.
@@ -26,6 +29,10 @@ namespace kvlink::engine {
 
 using RequestId = uint64_t;
 
+using Clock = std::function<std::chrono::steady_clock::time_point()>;
+using SamplerFactory =
+    std::function<Result<std::unique_ptr<model::Sampler>>(const model::Model&, const model::SamplingParams&)>;
+
 struct EngineOptions {
   int num_threads = 1;
   uint32_t context = 0;         // most tokens of prompt + answer; 0: the model's
@@ -34,6 +41,8 @@ struct EngineOptions {
   uint32_t max_queue = 1024;    // waiting requests; more are refused
   std::chrono::milliseconds single_flight_patience{30000};  // a leader later than this is overtaken
   std::chrono::milliseconds starvation{2000};  // ageing: waiting longer than this outranks a longer hit
+  Clock clock;                 // null: steady_clock::now
+  SamplerFactory new_sampler;  // null: model::Sampler::Create
 };
 
 struct TokenLogprob {
@@ -50,7 +59,7 @@ struct GenerationRequest {
   uint32_t n = 1, best_of = 0;          // best_of 0: n. Branches fork the prompt; best_of > n keeps the best by mean logprob
   std::vector<uint64_t> branch_seeds;   // optional: one a branch; default sampling.seed + branch
   bool beam_search = false;             // best_of (or n) beams; no sampling
-  float length_penalty = 1.0f;          // score = sum of logprobs / length^penalty
+  float length_penalty = 1.0f;          // score = sum of logprobs / length^penalty; the end token counts in length
   std::vector<std::string> stop;        // the answer ends before the first of them
   int logprobs = -1;                    // top alternatives per generated token; -1: none
   int prompt_logprobs = -1;             // likewise for the prompt; forces computing it
@@ -61,7 +70,7 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kErro
 
 struct TokenEvent {  // one generated token of one branch
   uint32_t branch = 0;
-  TokenId token = -1;
+  TokenId token = -1;  // -1: text only, the rest that was held back when the branch ended
   std::string text;  // what can be shown now: whole UTF-8 characters, held back while a stop string may be forming
   float logprob = 0;
   std::vector<TokenLogprob> top;  // descending
@@ -70,7 +79,12 @@ struct TokenEvent {  // one generated token of one branch
 struct BranchResult {
   std::vector<TokenId> tokens;  // without the end-of-generation token
   std::string text;
-  double cumulative_logprob = 0;
+  // The first text_tokens tokens spell exactly the first text_bytes of text (all of it, unless a stop string cut a token
+  // or bytes were no UTF-8): what may be remembered as own output. The engine remembers it alone; the server, which knows
+  // the prompt's text, may remember prompt + answer.
+  uint32_t text_tokens = 0;
+  size_t text_bytes = 0;
+  double cumulative_logprob = 0;  // with the end-of-generation token; only with logprobs, best_of > n or beam search
   FinishReason reason = FinishReason::kStop;
   std::string stop_text;  // the stop string that ended it, if one did
 };
@@ -78,7 +92,8 @@ struct BranchResult {
 struct RequestReport {
   Status status;  // not ok with FinishReason::kError
   std::vector<BranchResult> branches;
-  uint32_t prompt_tokens = 0, generated_tokens = 0;
+  uint32_t prompt_tokens = 0;
+  uint32_t generated_tokens = 0;  // of all branches, end-of-generation tokens and branches that best_of drops included
   uint32_t cached_tokens = 0, partial_tokens = 0, computed_tokens = 0;  // of the prompt; cached includes partial
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;
@@ -101,6 +116,7 @@ struct EngineStats {
   uint64_t requests = 0, finished = 0, cancelled = 0, deadline_missed = 0, errors = 0, refused = 0, preemptions = 0;
   uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;
   uint64_t steps = 0;
+  uint64_t callback_errors = 0;  // exceptions that callbacks threw
   CacheStats cache;
 };
 
