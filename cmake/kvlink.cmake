@@ -7,10 +7,27 @@
 # includes and these DEPS against it.
 include_guard()
 
+# Python of the set-up when it is there: it has what the tests need.
+find_program(KVLINK_PYTHON python3 PATHS ${PROJECT_SOURCE_DIR}/.deps/venv/bin NO_DEFAULT_PATH)
+find_program(KVLINK_PYTHON python3 REQUIRED)
+
 function(kvlink_add_directory_if_present dir)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${dir}/CMakeLists.txt)
     add_subdirectory(${PROJECT_SOURCE_DIR}/${dir})
   endif()
+endfunction()
+
+# While rooms are being written: leaves out source files that do not exist yet, with a warning.
+function(kvlink_keep_existing list_name)
+  set(kept "")
+  foreach(source IN LISTS ${list_name})
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source} OR IS_ABSOLUTE ${source})
+      list(APPEND kept ${source})
+    else()
+      message(WARNING "${CMAKE_CURRENT_SOURCE_DIR}/${source} does not exist yet; left out")
+    endif()
+  endforeach()
+  set(${list_name} "${kept}" PARENT_SCOPE)
 endfunction()
 
 # Compile options of everything that the calling directory adds afterwards: warnings, baseline,
@@ -52,6 +69,7 @@ function(kvlink_room name)
   if(ROOM_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "kvlink_room(${name}): unknown arguments ${ROOM_UNPARSED_ARGUMENTS}")
   endif()
+  kvlink_keep_existing(ROOM_SOURCES)
   set(target kvlink_${name})
   if(ROOM_SOURCES)
     add_library(${target} STATIC ${ROOM_SOURCES})
@@ -80,6 +98,10 @@ function(kvlink_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "WHOLE;SERIAL" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS")
   if(TEST_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "kvlink_test(${name}): unknown arguments ${TEST_UNPARSED_ARGUMENTS}")
+  endif()
+  kvlink_keep_existing(TEST_SOURCES)
+  if(NOT TEST_SOURCES)
+    return()
   endif()
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
@@ -119,8 +141,6 @@ function(kvlink_pytest name)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 600)
   endif()
-  find_program(KVLINK_PYTHON python3 HINTS ${PROJECT_SOURCE_DIR}/.deps/venv/bin NO_DEFAULT_PATH)
-  find_program(KVLINK_PYTHON python3 REQUIRED)
   list(TRANSFORM TEST_FILES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   add_test(NAME ${name}
     COMMAND ${KVLINK_PYTHON} -m pytest -q -p no:cacheprovider ${TEST_FILES}

@@ -14,7 +14,7 @@ foreach(room IN LISTS core_rooms)
     list(APPEND libs ${room_libs})
   endif()
 endforeach()
-list(REMOVE_ITEM libs xxhash)  # compiled in
+list(REMOVE_ITEM libs kvlink_xxhash)  # compiled in
 list(REMOVE_DUPLICATES libs)
 
 if(objects)

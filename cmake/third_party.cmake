@@ -2,7 +2,7 @@
 # ggml and libllama (cmake/llama_cpp.cmake). THIRD_PARTY_LICENSES.md lists their use and licences.
 #
 #   room             LIBS
-#   base             xxhash
+#   base             kvlink_xxhash
 #   kernel           hwy::hwy
 #   model            kvlink_llama (its own nlohmann/json comes with it: never add Debian's there)
 #   server, cli      Boost::headers nlohmann_json::nlohmann_json spdlog::spdlog OpenSSL::Crypto
@@ -12,8 +12,8 @@ find_package(Threads REQUIRED)
 
 # xxHash is compiled into the translation unit that includes it, so libkvlink links nothing for it.
 find_path(KVLINK_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
-add_library(xxhash INTERFACE)
-target_compile_definitions(xxhash INTERFACE XXH_INLINE_ALL)
+add_library(kvlink_xxhash INTERFACE)
+target_compile_definitions(kvlink_xxhash INTERFACE XXH_INLINE_ALL)
 
 if(KVLINK_ENGINE)
   find_package(Boost 1.81 REQUIRED)
