@@ -1,0 +1,278 @@
+#include "cache/block_graph.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvlink::cache {
+
+Difference::Difference(pool::FragmentRef fragment, uint32_t tokens_per_block, uint32_t first,
+                       uint32_t capacity)
+    : cells(std::move(fragment)), first_row(first) {
+  slots.fill(-1);
+  for (uint32_t i = 0; i < capacity && first + i < tokens_per_block; ++i) {
+    slots[first + i] = static_cast<int8_t>(i);
+  }
+  view = {
+      .cells = cells.data(), .slots = slots.data(), .slot_stride = 0, .capacity = capacity};
+}
+
+BlockGraph::BlockGraph(uint32_t tokens_per_block, uint64_t total_pages)
+    : tokens_per_block_(tokens_per_block), order_(tokens_per_block, total_pages) {}
+
+// The one place that keeps counters and candidates true: takes the block out of both, changes it, puts
+// it back.
+template <typename Change>
+void BlockGraph::Update(BlockId id, Change change) {
+  Block& block = blocks_[id];
+  const auto key = [&] {
+    return order_.KeyOf(id, block.rows, block.depth, block.times_used, block.last_use);
+  };
+  if (block.present) {
+    if (IsCandidate(block)) order_.Remove(key());
+    Count(block, ~uint64_t{0});  // -1, modulo 2^64
+  }
+  change(block);
+  if (block.present) {
+    Count(block, 1);
+    if (IsCandidate(block)) order_.Add(key());
+  }
+}
+
+void BlockGraph::Count(const Block& block, uint64_t sign) {
+  counts_.blocks += sign;
+  const bool used = block.users > 0, pinned = block.pinned_until.has_value();
+  if (block.difference) {
+    (used ? counts_.in_use_fragments : counts_.cached_fragments) += sign;
+    if (pinned) counts_.pinned_fragments += sign;
+    return;
+  }
+  (used ? counts_.in_use_pages : counts_.cached_pages) += sign;
+  if (pinned) counts_.pinned_pages += sign;
+  if (!used && !pinned) counts_.evictable_pages += sign;
+  if (!used && block.times_used > 1) counts_.reused_cached_pages += sign;
+}
+
+bool BlockGraph::IsCandidate(const Block& block) const {
+  return block.kept && block.users == 0 && block.children == 0 && block.differences == 0 &&
+         !block.pinned_until;
+}
+
+BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender) {
+  BlockId id = static_cast<BlockId>(blocks_.size());
+  if (free_ids_.empty()) {
+    blocks_.emplace_back();
+  } else {
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  Block& block = blocks_[id];
+  block.parent = parent;
+  block.appender = appender;
+  block.users = 1;
+  block.times_used = 1;
+  block.last_use = ++tick_;
+  if (parent != kNoBlock) {
+    block.depth = blocks_[parent].depth + 1;
+    Update(parent, [](Block& p) { ++p.children; });
+  }
+  return id;
+}
+
+BlockId BlockGraph::Add(pool::PageRef page, BlockId parent, uint64_t appender) {
+  const BlockId id = NewBlock(parent, appender);
+  Update(id, [&](Block& block) {
+    block.page = std::move(page);
+    block.present = true;
+  });
+  return id;
+}
+
+BlockId BlockGraph::AddDifference(pool::FragmentRef cells, BlockId base, BlockId parent,
+                                  uint64_t appender, uint32_t first_row, uint32_t capacity) {
+  KVLINK_CHECK(!blocks_[base].difference) << "block " << base << " is itself a difference";
+  KVLINK_CHECK(first_row <= blocks_[base].rows)
+      << "row " << first_row << " of base " << base << " with " << blocks_[base].rows << " rows";
+  const BlockId id = NewBlock(parent, appender);
+  Update(base, [](Block& b) {
+    ++b.differences;
+    ++b.users;
+  });
+  Update(id, [&](Block& block) {
+    block.page = blocks_[base].page;
+    block.base = base;
+    block.difference =
+        std::make_unique<Difference>(std::move(cells), tokens_per_block_, first_row, capacity);
+    block.present = true;
+  });
+  return id;
+}
+
+void BlockGraph::Acquire(BlockId id) {
+  Update(id, [](Block& block) { ++block.users; });
+  if (blocks_[id].base != kNoBlock) Update(blocks_[id].base, [](Block& b) { ++b.users; });
+}
+
+void BlockGraph::Release(BlockId id) {
+  KVLINK_CHECK(blocks_[id].users > 0) << "block " << id << " has no user to release";
+  const auto drop_user = [this](Block& block) {
+    --block.users;
+    block.last_use = ++tick_;
+  };
+  const BlockId base = blocks_[id].base;
+  Update(id, drop_user);
+  if (base != kNoBlock) Update(base, drop_user);
+  FreeIfUnneeded(id);
+}
+
+void BlockGraph::CountUse(BlockId id) {
+  const auto use = [this](Block& block) {
+    ++block.times_used;
+    block.last_use = ++tick_;
+  };
+  Update(id, use);
+  if (blocks_[id].base != kNoBlock) Update(blocks_[id].base, use);
+}
+
+void BlockGraph::SetRows(BlockId id, uint32_t rows) {
+  KVLINK_CHECK(rows >= blocks_[id].rows && rows <= tokens_per_block_)
+      << "block " << id << " from " << blocks_[id].rows << " to " << rows << " rows";
+  Update(id, [rows](Block& block) { block.rows = rows; });
+}
+
+void BlockGraph::SetAppender(BlockId id, uint64_t appender) { blocks_[id].appender = appender; }
+
+void BlockGraph::Keep(BlockId id) {
+  Update(id, [](Block& block) { block.kept = true; });
+}
+
+void BlockGraph::Forget(BlockId id) {
+  Update(id, [](Block& block) { block.kept = false; });
+  FreeIfUnneeded(id);
+}
+
+void BlockGraph::Reparent(BlockId id, BlockId parent) {
+  const BlockId old = blocks_[id].parent;
+  KVLINK_CHECK(old != kNoBlock && blocks_[old].depth == blocks_[parent].depth)
+      << "block " << id << " cannot move from " << old << " to " << parent;
+  Update(parent, [](Block& p) { ++p.children; });
+  Update(old, [](Block& p) { --p.children; });
+  blocks_[id].parent = parent;
+  FreeIfUnneeded(old);
+}
+
+// Frees a block that nothing needs and no index knows, then what only it needed.
+void BlockGraph::FreeIfUnneeded(BlockId first) {
+  std::vector<BlockId> queue{first};
+  while (!queue.empty()) {
+    const BlockId id = queue.back();
+    queue.pop_back();
+    Block& block = blocks_[id];
+    if (!block.present || block.kept || block.users > 0 || block.children > 0 ||
+        block.differences > 0) {
+      continue;
+    }
+    if (block.pinned_until) pins_.erase({*block.pinned_until, id});
+    const BlockId parent = block.parent, base = block.base;
+    Update(id, [](Block& b) { b.present = false; });
+    block = Block();
+    free_ids_.push_back(id);
+    if (parent != kNoBlock) {
+      Update(parent, [](Block& p) { --p.children; });
+      queue.push_back(parent);
+    }
+    if (base != kNoBlock) {
+      Update(base, [](Block& b) { --b.differences; });
+      queue.push_back(base);
+    }
+  }
+}
+
+std::optional<BlockId> BlockGraph::Victim() const {
+  return order_.First(counts_.reused_cached_pages);
+}
+
+// The block, its base, and all blocks before it. A base has the same parent, so one path is enough.
+template <typename Visit>
+void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
+  for (; id != kNoBlock; id = blocks_[id].parent) {
+    visit(id);
+    if (blocks_[id].base != kNoBlock) visit(blocks_[id].base);
+  }
+}
+
+void BlockGraph::Pin(BlockId first, base::TimePoint until) {
+  ForPinClosure(first, [&](BlockId id) {
+    const auto old = blocks_[id].pinned_until;
+    if (old && *old >= until) return;
+    if (old) pins_.erase({*old, id});
+    pins_.insert({until, id});
+    Update(id, [until](Block& block) { block.pinned_until = until; });
+  });
+}
+
+std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId first) const {
+  std::pair<uint64_t, uint64_t> cost{0, 0};
+  ForPinClosure(first, [&](BlockId id) {
+    if (!blocks_[id].pinned_until) ++(blocks_[id].difference ? cost.second : cost.first);
+  });
+  return cost;
+}
+
+void BlockGraph::ExpirePins(base::TimePoint now) {
+  while (!pins_.empty() && pins_.begin()->first <= now) {
+    const BlockId id = pins_.begin()->second;
+    pins_.erase(pins_.begin());
+    Update(id, [](Block& block) { block.pinned_until.reset(); });
+  }
+}
+
+void BlockGraph::UnpinAll() { ExpirePins(base::TimePoint::max()); }
+
+BlockView BlockGraph::View(BlockId id) const {
+  const Block& block = blocks_[id];
+  return {block.page.data(), block.difference ? &block.difference->view : nullptr};
+}
+
+size_t BlockGraph::tracking_bytes() const {
+  constexpr size_t kTreeNode = 4 * sizeof(void*);  // colour and links of a std::set node
+  const uint64_t differences = counts_.in_use_fragments + counts_.cached_fragments;
+  return blocks_.size() * sizeof(Block) + free_ids_.capacity() * sizeof(BlockId) +
+         differences * sizeof(Difference) + order_.size() * (sizeof(EvictionKey) + kTreeNode) +
+         pins_.size() * (sizeof(*pins_.begin()) + kTreeNode);
+}
+
+void BlockGraph::Validate() const {
+  BlockGraph again(tokens_per_block_, 0);
+  std::vector<uint32_t> children(blocks_.size()), differences(blocks_.size());
+  size_t candidates = 0, pins = 0;
+  for (BlockId id = 0; id < blocks_.size(); ++id) {
+    const Block& block = blocks_[id];
+    if (!block.present) continue;
+    again.Count(block, 1);
+    candidates += IsCandidate(block);
+    pins += block.pinned_until.has_value();
+    for (const BlockId needed : {block.parent, block.base}) {
+      if (needed == kNoBlock) continue;
+      KVLINK_CHECK(blocks_[needed].present) << "block " << id << " needs freed " << needed;
+      KVLINK_CHECK(block.users == 0 || blocks_[needed].users > 0)
+          << "block " << id << " is in use, " << needed << " that it needs is not";
+      KVLINK_CHECK(!block.pinned_until || blocks_[needed].pinned_until)
+          << "block " << id << " is pinned, " << needed << " that it needs is not";
+    }
+    if (block.parent != kNoBlock) ++children[block.parent];
+    if (block.base == kNoBlock) continue;
+    ++differences[block.base];
+    KVLINK_CHECK(blocks_[block.base].parent == block.parent) << "difference " << id;
+    KVLINK_CHECK(blocks_[block.base].page == block.page) << "difference " << id;
+  }
+  for (BlockId id = 0; id < blocks_.size(); ++id) {
+    KVLINK_CHECK(children[id] == blocks_[id].children) << "children of block " << id;
+    KVLINK_CHECK(differences[id] == blocks_[id].differences) << "differences of block " << id;
+  }
+  KVLINK_CHECK(again.counts_ == counts_) << "counters drifted";
+  KVLINK_CHECK(candidates == order_.size()) << candidates << " candidates, " << order_.size();
+  KVLINK_CHECK(pins == pins_.size()) << pins << " pinned blocks, " << pins_.size();
+}
+
+}  // namespace kvlink::cache

@@ -1,0 +1,419 @@
+#include "cache/block_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/random.h"
+#include "pool/page_pool.h"
+
+namespace kvlink::cache {
+namespace {
+
+using base::Random;
+using base::TimePoint;
+using std::chrono::seconds;
+
+constexpr uint32_t kTokens = 8;
+constexpr uint64_t kPages = 40;
+constexpr uint32_t kCapacity = 2;
+
+std::unique_ptr<pool::PagePool> MakePool() {
+  return pool::PagePool::Create(
+             {.page_bytes = 1024, .fragment_bytes = 256, .budget_bytes = kPages * 1024})
+      .value();
+}
+
+class BlockGraphTest : public ::testing::Test {
+ protected:
+  BlockId Add(BlockId parent = kNoBlock) {
+    return graph_.Add(pool_->AllocatePage().value(), parent, 0);
+  }
+  BlockId AddDifference(BlockId base, BlockId parent = kNoBlock) {
+    return graph_.AddDifference(pool_->AllocateFragment().value(), base, parent, 0, 0, kCapacity);
+  }
+  // A chain of `length` kept blocks after `parent`, without users.
+  std::vector<BlockId> Chain(size_t length, BlockId parent = kNoBlock) {
+    std::vector<BlockId> chain;
+    for (size_t i = 0; i < length; ++i) {
+      parent = Add(parent);
+      graph_.Keep(parent);
+      chain.push_back(parent);
+    }
+    ReleaseAll(chain);
+    return chain;
+  }
+  void ReleaseAll(const std::vector<BlockId>& chain) {
+    for (auto id = chain.rbegin(); id != chain.rend(); ++id) graph_.Release(*id);
+  }
+  // Evicts until nothing can be evicted.
+  std::vector<BlockId> Drain() {
+    std::vector<BlockId> order;
+    while (const auto victim = graph_.Victim()) {
+      order.push_back(*victim);
+      graph_.Forget(*victim);
+      graph_.Validate();
+    }
+    return order;
+  }
+
+  std::unique_ptr<pool::PagePool> pool_ = MakePool();
+  BlockGraph graph_{kTokens, kPages};
+};
+
+TEST_F(BlockGraphTest, AChainIsEvictedLeafFirst) {
+  const std::vector<BlockId> chain = Chain(3);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[2], chain[1], chain[0]}));
+  EXPECT_EQ(pool_->Counts().free, kPages);
+}
+
+TEST_F(BlockGraphTest, ABlockInUseAndAllBeforeItStay) {
+  const std::vector<BlockId> chain = Chain(4);
+  graph_.Acquire(chain[0]);
+  graph_.Acquire(chain[1]);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[3], chain[2]}));
+  graph_.Release(chain[1]);
+  graph_.Release(chain[0]);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[1], chain[0]}));
+}
+
+TEST_F(BlockGraphTest, ABaseOutlivesItsDifferences) {
+  const BlockId base = Add();
+  graph_.Keep(base);
+  const BlockId difference = AddDifference(base);
+  graph_.Keep(difference);
+  graph_.Release(base);
+  EXPECT_FALSE(graph_.Victim().has_value());  // the difference's user reads the base, too
+  EXPECT_EQ(graph_.counts().in_use_pages, 1u);
+  graph_.Release(difference);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{difference, base}));
+  EXPECT_EQ(pool_->Counts().free, kPages);
+}
+
+TEST_F(BlockGraphTest, WhatNoIndexKnowsIsFreedWithItsLastUserAndThenWhatOnlyItNeeded) {
+  const BlockId root = Add(), middle = Add(root);
+  const BlockId leaf = Add(middle);
+  graph_.Release(root);
+  graph_.Release(middle);
+  EXPECT_EQ(graph_.counts().blocks, 3u);  // the leaf needs both
+  graph_.Release(leaf);
+  EXPECT_EQ(graph_.counts().blocks, 0u);
+  EXPECT_EQ(pool_->Counts().free, kPages);
+}
+
+TEST_F(BlockGraphTest, AForgottenBaseGoesWithItsLastDifference) {
+  const BlockId base = Add();
+  const BlockId difference = AddDifference(base);
+  graph_.Release(base);
+  EXPECT_EQ(graph_.counts().blocks, 2u);
+  graph_.Release(difference);
+  EXPECT_EQ(graph_.counts().blocks, 0u);
+  EXPECT_EQ(pool_->Counts().free, kPages);
+}
+
+TEST_F(BlockGraphTest, AReparentedBlockFreesTheTwinThatOnlyItNeeded) {
+  const std::vector<BlockId> canonical = Chain(1);
+  const BlockId twin = Add(), next = Add(twin);
+  graph_.Acquire(canonical[0]);
+  graph_.Release(twin);
+  graph_.Reparent(next, canonical[0]);
+  graph_.Validate();
+  EXPECT_EQ(graph_.counts().blocks, 2u);
+  EXPECT_EQ(graph_[next].parent, canonical[0]);
+  graph_.Release(next);
+  graph_.Release(canonical[0]);
+  EXPECT_EQ(Drain(), canonical);
+}
+
+TEST_F(BlockGraphTest, AFloodOfOneOffBlocksLeavesWhatWasUsedTwice) {
+  const std::vector<BlockId> hot = Chain(5);
+  for (const BlockId id : hot) graph_.CountUse(id);
+  for (int flood = 0; flood < 500; ++flood) {
+    while (pool_->Counts().free < 5) graph_.Forget(*graph_.Victim());
+    Chain(5);
+  }
+  for (const BlockId id : hot) EXPECT_TRUE(graph_[id].present && graph_[id].times_used == 2);
+  EXPECT_EQ(graph_.counts().reused_cached_pages, 5u);
+}
+
+TEST_F(BlockGraphTest, ReusedBlocksThatNobodyWantsMakeRoomForNewOnesInTheEnd) {
+  for (int i = 0; i < 10; ++i) {
+    for (const BlockId id : Chain(4)) graph_.CountUse(id);
+  }
+  EXPECT_EQ(graph_.counts().reused_cached_pages, kPages);
+  graph_.Forget(*graph_.Victim());
+  const BlockId fresh = Chain(1)[0];
+  // The next victims are old reused blocks until they hold 80 % of the pages; the new block stays.
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_NE(*graph_.Victim(), fresh);
+    graph_.Forget(*graph_.Victim());
+  }
+  EXPECT_EQ(graph_.counts().reused_cached_pages, kPages * 8 / 10);
+  EXPECT_EQ(*graph_.Victim(), fresh);
+}
+
+TEST_F(BlockGraphTest, APinHoldsTheChainBeforeItUntilItExpires) {
+  const std::vector<BlockId> chain = Chain(3);
+  const TimePoint start{};
+  EXPECT_EQ(graph_.CostOfPin(chain[1]), (std::pair<uint64_t, uint64_t>{2, 0}));
+  graph_.Pin(chain[1], start + seconds(10));
+  EXPECT_EQ(graph_.CostOfPin(chain[2]), (std::pair<uint64_t, uint64_t>{1, 0}));
+  EXPECT_EQ(graph_.counts().evictable_pages, 1u);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[2]}));
+  graph_.ExpirePins(start + seconds(9));
+  EXPECT_TRUE(Drain().empty());
+  graph_.Pin(chain[0], start + seconds(20));  // extends the first block's
+  graph_.ExpirePins(start + seconds(10));
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[1]}));
+  graph_.ExpirePins(start + seconds(20));
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[0]}));
+}
+
+TEST_F(BlockGraphTest, APinnedDifferenceHoldsItsBase) {
+  const BlockId base = Add();
+  graph_.Keep(base);
+  const BlockId difference = AddDifference(base);
+  graph_.Keep(difference);
+  graph_.Release(difference);
+  graph_.Release(base);
+  graph_.Pin(difference, TimePoint{} + seconds(1));
+  EXPECT_EQ(graph_.counts().evictable_pages, 0u);
+  EXPECT_EQ(graph_.counts().pinned_fragments, 1u);
+  EXPECT_FALSE(graph_.Victim().has_value());
+  graph_.UnpinAll();
+  EXPECT_EQ(Drain().size(), 2u);
+}
+
+// The reference: blocks as a plain map, every question answered by scanning all of it.
+struct NaiveBlock {
+  BlockId parent = kNoBlock, base = kNoBlock;
+  uint32_t rows = 0, depth = 0, users = 0, times_used = 1;
+  uint64_t last_use = 0;
+  bool kept = false;
+  TimePoint pinned_until{};
+};
+
+class NaiveGraph {
+ public:
+  std::map<BlockId, NaiveBlock> blocks;
+  uint64_t tick = 0;
+
+  void Add(BlockId id, BlockId parent, BlockId base) {
+    NaiveBlock block{.parent = parent, .base = base, .users = 1, .last_use = ++tick};
+    if (parent != kNoBlock) block.depth = blocks.at(parent).depth + 1;
+    if (base != kNoBlock) ++blocks.at(base).users;
+    blocks[id] = block;
+  }
+  bool Needed(BlockId id) const {
+    return std::any_of(blocks.begin(), blocks.end(), [id](const auto& entry) {
+      return entry.second.parent == id || entry.second.base == id;
+    });
+  }
+  void Sweep() {  // frees what nothing needs, until nothing more is found
+    const auto garbage = std::find_if(blocks.begin(), blocks.end(), [this](const auto& entry) {
+      return !entry.second.kept && entry.second.users == 0 && !Needed(entry.first);
+    });
+    if (garbage == blocks.end()) return;
+    blocks.erase(garbage);
+    Sweep();
+  }
+  void Release(BlockId id) {
+    for (const BlockId released : {id, blocks.at(id).base}) {
+      if (released == kNoBlock) continue;
+      --blocks.at(released).users;
+      blocks.at(released).last_use = ++tick;
+    }
+    Sweep();
+  }
+  std::optional<BlockId> Victim(TimePoint now) const {
+    uint64_t reused = 0;
+    for (const auto& [id, b] : blocks) {
+      reused += b.base == kNoBlock && b.users == 0 && b.times_used > 1;
+    }
+    const bool reused_first = reused > kPages * 8 / 10;
+    std::optional<BlockId> victim;
+    const auto rank = [&](BlockId id) {
+      const NaiveBlock& b = blocks.at(id);
+      const double cost = b.rows / 8.0 * (1 + b.depth * 8.0 / 4096);
+      const auto worth = static_cast<uint64_t>(std::min(cost, 4.0) * (kPages / 2.0));
+      return std::tuple((b.times_used > 1) != reused_first, b.last_use + worth, ~b.depth, id);
+    };
+    for (const auto& [id, b] : blocks) {
+      if (!b.kept || b.users > 0 || b.pinned_until > now || Needed(id)) continue;
+      if (!victim || rank(id) < rank(*victim)) victim = id;
+    }
+    return victim;
+  }
+};
+
+// Thousands of random operations; after each, the graph's answers equal those of the reference.
+class RandomOperations : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  using Chain = std::vector<BlockId>;  // what one sequence uses
+
+  void Begin() {  // after a random kept block, or from the root
+    Chain chain;
+    if (!naive_.blocks.empty() && !random_.OneIn(4)) {
+      auto at = std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()));
+      if (!at->second.kept) return;
+      for (BlockId id = at->first; id != kNoBlock; id = naive_.blocks.at(id).parent) {
+        chain.insert(chain.begin(), id);
+      }
+    }
+    for (const BlockId id : chain) {
+      graph_.Acquire(id);
+      ++naive_.blocks.at(id).users;
+      const BlockId base = naive_.blocks.at(id).base;
+      if (base != kNoBlock) ++naive_.blocks.at(base).users;
+      for (const BlockId used : {id, base}) {
+        if (used == kNoBlock) continue;
+        ++naive_.blocks.at(used).times_used;
+        naive_.blocks.at(used).last_use = ++naive_.tick;
+      }
+      graph_.CountUse(id);
+    }
+    sequences_.push_back(chain);
+  }
+  bool MakeRoom() {
+    while (pool_->Counts().free == 0) {
+      const auto victim = graph_.Victim();
+      if (!victim) return false;
+      Evict(*victim);
+    }
+    return true;
+  }
+  void Evict(BlockId id) {
+    naive_.blocks.at(id).kept = false;
+    naive_.Sweep();
+    graph_.Forget(id);
+  }
+  void Append(Chain& chain) {
+    if (!MakeRoom()) return;
+    const BlockId parent = chain.empty() ? kNoBlock : chain.back();
+    const BlockId id = graph_.Add(pool_->AllocatePage().value(), parent, 0);
+    naive_.Add(id, parent, kNoBlock);
+    chain.push_back(id);
+    Write(id);
+  }
+  void Diverge(const Chain& chain) {  // a second sequence, whose last block differs from this one's
+    const BlockId source = chain.back();
+    const BlockId base =
+        naive_.blocks.at(source).base == kNoBlock ? source : naive_.blocks.at(source).base;
+    if (!MakeRoom()) return;
+    Chain fork(chain.begin(), chain.end() - 1);
+    for (const BlockId id : fork) {
+      graph_.Acquire(id);
+      ++naive_.blocks.at(id).users;
+      if (naive_.blocks.at(id).base != kNoBlock) ++naive_.blocks.at(naive_.blocks.at(id).base).users;
+    }
+    const BlockId parent = naive_.blocks.at(base).parent;
+    const BlockId id = graph_.AddDifference(pool_->AllocateFragment().value(), base, parent, 0, 0,
+                                            kCapacity);
+    naive_.Add(id, parent, base);
+    fork.push_back(id);
+    sequences_.push_back(fork);
+    Write(id);
+  }
+  void Write(BlockId id) {
+    const auto rows = static_cast<uint32_t>(
+        random_.Below(kTokens + 1 - naive_.blocks.at(id).rows) + naive_.blocks.at(id).rows);
+    graph_.SetRows(id, rows);
+    naive_.blocks.at(id).rows = rows;
+    if (random_.OneIn(3)) return;
+    graph_.Keep(id);
+    naive_.blocks.at(id).kept = true;
+  }
+  void End(size_t index) {
+    const Chain chain = sequences_[index];
+    sequences_.erase(sequences_.begin() + static_cast<ptrdiff_t>(index));
+    for (auto id = chain.rbegin(); id != chain.rend(); ++id) {
+      graph_.Release(*id);
+      naive_.Release(*id);
+    }
+  }
+  void Pin() {
+    if (naive_.blocks.empty()) return;
+    auto at = std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()));
+    if (!at->second.kept) return;
+    const TimePoint until = now_ + seconds(1 + random_.Below(30));
+    graph_.Pin(at->first, until);
+    for (BlockId id = at->first; id != kNoBlock; id = naive_.blocks.at(id).parent) {
+      for (const BlockId pinned : {id, naive_.blocks.at(id).base}) {
+        if (pinned == kNoBlock) continue;
+        TimePoint& old = naive_.blocks.at(pinned).pinned_until;
+        old = std::max(old, until);
+      }
+    }
+  }
+  void Step() {
+    const uint64_t dice = random_.Below(100);
+    const size_t index = sequences_.empty() ? 0 : random_.Below(sequences_.size());
+    if (dice < 15 || sequences_.empty()) {
+      Begin();
+    } else if (dice < 55) {
+      Append(sequences_[index]);
+    } else if (dice < 65) {
+      if (!sequences_[index].empty()) Diverge(sequences_[index]);
+    } else if (dice < 90) {
+      End(index);
+    } else if (dice < 94) {
+      Pin();
+    } else {
+      now_ += seconds(5);
+      graph_.ExpirePins(now_);
+    }
+  }
+  void Compare() {
+    graph_.Validate();
+    GraphCounts expected;
+    for (const auto& [id, b] : naive_.blocks) {
+      const bool used = b.users > 0, pinned = b.pinned_until > now_;
+      ASSERT_TRUE(graph_[id].present) << id;
+      ASSERT_EQ(graph_[id].users, b.users) << id;
+      ++expected.blocks;
+      if (b.base != kNoBlock) {
+        ++(used ? expected.in_use_fragments : expected.cached_fragments);
+        expected.pinned_fragments += pinned;
+        continue;
+      }
+      ++(used ? expected.in_use_pages : expected.cached_pages);
+      expected.pinned_pages += pinned;
+      expected.evictable_pages += !used && !pinned;
+      expected.reused_cached_pages += !used && b.times_used > 1;
+    }
+    ASSERT_EQ(graph_.counts(), expected);
+    ASSERT_EQ(graph_.Victim(), naive_.Victim(now_));
+    const pool::PoolCounts counts = pool_->Counts();
+    ASSERT_EQ(counts.pages, expected.in_use_pages + expected.cached_pages);
+    ASSERT_EQ(counts.fragments, expected.in_use_fragments + expected.cached_fragments);
+    ASSERT_EQ(counts.free + counts.pages + counts.slabs, counts.total);
+  }
+
+  std::unique_ptr<pool::PagePool> pool_ = MakePool();
+  BlockGraph graph_{kTokens, kPages};
+  NaiveGraph naive_;
+  std::vector<Chain> sequences_;
+  Random random_{GetParam()};
+  TimePoint now_{};
+};
+
+TEST_P(RandomOperations, AgreeWithTheNaiveGraphAndDrainToNothing) {
+  for (int step = 0; step < 4000; ++step) {
+    ASSERT_NO_FATAL_FAILURE(Step()) << "step " << step;
+    ASSERT_NO_FATAL_FAILURE(Compare()) << "step " << step;
+  }
+  while (!sequences_.empty()) End(0);
+  now_ += seconds(60);
+  graph_.ExpirePins(now_);
+  ASSERT_NO_FATAL_FAILURE(Compare());
+  while (const auto victim = graph_.Victim()) Evict(*victim);
+  EXPECT_EQ(graph_.counts(), GraphCounts());
+  EXPECT_EQ(pool_->Counts().free, kPages);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomOperations, ::testing::Range<uint64_t>(1, 9));
+
+}  // namespace
+}  // namespace kvlink::cache
