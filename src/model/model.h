@@ -1,7 +1,9 @@
-// Model: the weights of one GGUF file, mapped, with what is needed to run it: vocabulary, chat template, graph.
+// Model: the weights of one GGUF file, mapped, with what is needed to run it: vocabulary, chat
+// template, graph.
 //
-// A Model is immutable after Load and may be used from any thread; a Runner (the graph with its buffers) belongs to one
-// thread. Cost of Load: maps the file, reads the header and the vocabulary; reports progress.
+// A Model is immutable after Load and may be used from any thread; a Runner (the graph with its
+// buffers) belongs to one thread. Cost of Load: maps the file, reads the header and the vocabulary;
+// reports progress.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +22,10 @@
 namespace kvlink::model {
 
 struct ModelInfo {
-  std::string path, name, architecture, weight_type;  // weight_type: the commonest type of the matrices, "Q4_1"
-  uint32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, embedding = 0, feed_forward = 0;
+  std::string path, name, architecture,
+      weight_type;  // weight_type: the commonest type of the matrices, "Q4_1"
+  uint32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, embedding = 0,
+           feed_forward = 0;
   uint32_t vocab_size = 0, context_train = 0;
   uint64_t file_bytes = 0, num_parameters = 0;
 };
@@ -35,24 +39,29 @@ struct LoadOptions {
 
 struct ChatMessage {
   std::string role, content;
-  std::string extra_json;  // the whole message object as JSON when it has more than role and content (tool calls, name)
+  std::string extra_json;  // the whole message object as JSON when it has more than role and
+                           // content (tool calls, name)
 };
 
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // add_special: BOS as the model wants it; parse_special: "<|im_end|>" in the text becomes the special token.
-  virtual std::vector<TokenId> Encode(std::string_view text, bool add_special, bool parse_special) const = 0;
+  // add_special: BOS as the model wants it; parse_special: "<|im_end|>" in the text becomes the
+  // special token.
+  virtual std::vector<TokenId> Encode(std::string_view text, bool add_special,
+                                      bool parse_special) const = 0;
   virtual std::string Decode(std::span<const TokenId> tokens, bool special) const = 0;
-  virtual std::string Piece(TokenId token, bool special) const = 0;  // raw bytes, may be part of a UTF-8 character
+  virtual std::string Piece(TokenId token,
+                            bool special) const = 0;  // raw bytes, may be part of a UTF-8 character
   virtual bool IsEndOfGeneration(TokenId token) const = 0;
   virtual bool AddsBos() const = 0;
   virtual TokenId bos() const = 0;  // -1: none
   virtual TokenId eos() const = 0;
   virtual uint32_t vocab_size() const = 0;
-  // Renders the chat template of the GGUF. tools_json: "" or a JSON array. kInvalidArgument: the template refuses the
-  // messages (its own words), kUnimplemented: no template.
-  virtual Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages, const std::string& tools_json,
+  // Renders the chat template of the GGUF. tools_json: "" or a JSON array. kInvalidArgument: the
+  // template refuses the messages (its own words), kUnimplemented: no template.
+  virtual Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages,
+                                                const std::string& tools_json,
                                                 bool add_generation_prompt) const = 0;
 };
 
@@ -67,22 +76,24 @@ struct Batch {
 class Runner {
  public:
   virtual ~Runner() = default;
-  // Logits [outputs, vocab_size], valid until the next Run. A row's bits do not depend on the rest of the batch.
+  // Logits [outputs, vocab_size], valid until the next Run. A row's bits do not depend on the rest
+  // of the batch.
   virtual Result<const float*> Run(const Batch& batch) = 0;
 };
 
 class Model {
  public:
   virtual ~Model() = default;
-  // kNotFound / kInvalidArgument / kDataLoss with the path and the value; kUnimplemented names the architecture and lists
-  // the supported ones.
+  // kNotFound / kInvalidArgument / kDataLoss with the path and the value; kUnimplemented names the
+  // architecture and lists the supported ones.
   static Result<std::unique_ptr<Model>> Load(const LoadOptions& options);
   virtual const ModelInfo& info() const = 0;
   virtual const KvShape& kv_shape() const = 0;
   // Weights digest, architecture, rope settings, KV type, layout version, numeric path, tokenizer.
   virtual const std::string& fingerprint() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
-  virtual Result<std::unique_ptr<Runner>> NewRunner(int num_threads, uint32_t max_batch_rows) const = 0;
+  virtual Result<std::unique_ptr<Runner>> NewRunner(int num_threads,
+                                                    uint32_t max_batch_rows) const = 0;
 };
 
 }  // namespace kvlink::model

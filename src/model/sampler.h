@@ -1,5 +1,5 @@
-// Sampler: logits -> next token, for one branch. Greedy is exact argmax (lowest id on a tie); the rest is libllama's
-// sampler chain. Same seed and same logits give the same tokens.
+// Sampler: logits -> next token, for one branch. Greedy is exact argmax (lowest id on a tie); the
+// rest is libllama's sampler chain. Same seed and same logits give the same tokens.
 #pragma once
 
 #include <cstdint>

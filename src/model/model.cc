@@ -1,0 +1,130 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "model/cpu_backend.h"
+#include "model/fingerprint.h"
+#include "model/gguf_file.h"
+#include "model/graph_runner.h"
+#include "model/llama_tokenizer.h"
+#include "model/network.h"
+
+namespace kvlink::model {
+namespace {
+
+// Shares of the progress: reading every byte for the digest takes nearly all of the time.
+constexpr double kProgressVocabulary = 0.1;
+
+Status CheckOptions(const LoadOptions& options) {
+  const uint32_t rows = options.tokens_per_block;
+  if (!std::has_single_bit(rows) || rows < kMinTokensPerBlock || rows > kMaxTokensPerBlock) {
+    return Status(StatusCode::kInvalidArgument, "tokens_per_block: " + std::to_string(rows) +
+                                                    " is not a power of two between " +
+                                                    std::to_string(kMinTokensPerBlock) + " and " +
+                                                    std::to_string(kMaxTokensPerBlock));
+  }
+  if (options.kv_type == KvType::kQ8_0) {
+    return Status(StatusCode::kUnimplemented,
+                  "kv_type: q8_0 is not supported yet (supported: f16, bf16)");
+  }
+  return Status::Ok();
+}
+
+ModelInfo Describe(const GgufFile& file, const Dimensions& d) {
+  ModelInfo info;
+  info.path = file.path();
+  info.name = file.Text("general.name");
+  if (info.name.empty()) info.name = std::filesystem::path(file.path()).stem().string();
+  info.architecture = file.Text("general.architecture");
+  info.num_layers = d.num_layers;
+  info.num_heads = d.num_heads;
+  info.num_kv_heads = d.num_kv_heads;
+  info.head_dim = d.head_dim;
+  info.embedding = d.embedding;
+  info.feed_forward = d.feed_forward;
+  info.vocab_size = d.vocab_size;
+  info.context_train = d.context_train;
+  info.file_bytes = file.bytes().size();
+  std::map<ggml_type, int> matrices;
+  for (ggml_tensor* t = ggml_get_first_tensor(file.tensors()); t;
+       t = ggml_get_next_tensor(file.tensors(), t)) {
+    info.num_parameters += static_cast<uint64_t>(ggml_nelements(t));
+    if (t->ne[1] > 1) ++matrices[t->type];
+  }
+  const auto commonest =
+      std::max_element(matrices.begin(), matrices.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (commonest != matrices.end()) info.weight_type = ggml_type_name(commonest->first);
+  std::transform(info.weight_type.begin(), info.weight_type.end(), info.weight_type.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return info;
+}
+
+class LoadedModel : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> Load(const LoadOptions& options);
+
+  const ModelInfo& info() const override { return info_; }
+  const KvShape& kv_shape() const override { return shape_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+
+  Result<std::unique_ptr<Runner>> NewRunner(int num_threads,
+                                            uint32_t max_batch_rows) const override {
+    auto runner = GraphRunner::Create(*network_, shape_, num_threads, max_batch_rows);
+    if (!runner.ok()) return runner.status();
+    return std::unique_ptr<Runner>(*std::move(runner));
+  }
+
+ private:
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<LlamaTokenizer> tokenizer_;
+  ModelInfo info_;
+  KvShape shape_;
+  std::string fingerprint_;
+};
+
+Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  auto cpu = CpuBackend::Load();
+  if (!cpu.ok()) return cpu.status();
+  auto file = GgufFile::Open(options.path);
+  if (!file.ok()) return file.status();
+  auto network = LoadNetwork(**file);
+  if (!network.ok()) return network.status();
+  const Dimensions& d = (*network)->dimensions();
+  auto tokenizer = LlamaTokenizer::Load(**file, d.vocab_size);
+  if (!tokenizer.ok()) return tokenizer.status();
+  const auto report = [&](double fraction) {
+    if (options.progress) options.progress(fraction);
+  };
+  report(kProgressVocabulary);
+
+  auto model = std::make_unique<LoadedModel>();
+  model->info_ = Describe(**file, d);
+  model->shape_ = {d.num_layers, d.num_kv_heads, d.head_dim, options.tokens_per_block,
+                   options.kv_type};
+  const std::string digest = DigestOf((*file)->bytes(), [&](double fraction) {
+    report(kProgressVocabulary + (1 - kProgressVocabulary) * fraction);
+  });
+  model->fingerprint_ =
+      Fingerprint(digest, model->info_.architecture, **network, model->shape_, (*cpu)->features());
+  model->file_ = *std::move(file);
+  model->network_ = *std::move(network);
+  model->tokenizer_ = *std::move(tokenizer);
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::Load(const LoadOptions& options) {
+  return LoadedModel::Load(options);
+}
+
+}  // namespace kvlink::model

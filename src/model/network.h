@@ -1,0 +1,50 @@
+// Network: the weights of one model and the graph that they make. One file per architecture family
+// implements it.
+//
+// A family reads its hyper-parameters and tensors from the file (Load checks them all), and builds
+// graphs out of the operations of GraphBuilder. To add one: write <name>_family.cc and list it in
+// families.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ggml.h"
+#include "kernel/rope.h"
+#include "kvlink/status.h"
+#include "model/gguf_file.h"
+#include "model/graph_builder.h"
+
+namespace kvlink::model {
+
+struct Dimensions {
+  uint32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  uint32_t embedding = 0, feed_forward = 0, vocab_size = 0, context_train = 0;
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual const Dimensions& dimensions() const = 0;
+  virtual const kernel::RopeParams& rope() const = 0;
+  virtual float attention_scale() const = 0;
+  // The node to compute: logits [outputs, vocab_size], or, without outputs, the last node that
+  // writes K and V.
+  virtual ggml_tensor* Build(GraphBuilder& graph) const = 0;
+};
+
+struct Family {
+  const char* architecture;  // general.architecture in the file
+  // The file must outlive the network.
+  Result<std::unique_ptr<Network>> (*load)(const GgufFile& file);
+};
+
+std::span<const Family> Families();
+
+// kUnimplemented names the architecture of the file and lists the supported ones; kDataLoss: the
+// file names none.
+Result<std::unique_ptr<Network>> LoadNetwork(const GgufFile& file);
+
+}  // namespace kvlink::model
