@@ -1,0 +1,229 @@
+#include "cli/bench_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "cli/byte_size.h"
+
+namespace kvlink::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+template <typename Visit>
+void ForEachTurn(const WorkloadRun& run, Visit visit) {
+  for (const auto& conversation : run.outcomes) {
+    for (const TurnOutcome& outcome : conversation) visit(outcome);
+  }
+}
+
+ordered_json ModeJson(const ModeFigures& figures) {
+  ordered_json json = {{"requests", figures.requests},
+                       {"errors", figures.errors},
+                       {"wall_s", figures.wall_s},
+                       {"cpu_s", figures.cpu_s},
+                       {"req_per_s", figures.req_per_s},
+                       {"gen_tok_per_s", figures.gen_tok_per_s},
+                       {"prompt_tokens", figures.prompt_tokens},
+                       {"cached_tokens", figures.cached_tokens},
+                       {"computed_tokens", figures.computed_tokens},
+                       {"ttft_mean", figures.ttft_mean},
+                       {"ttft_p50", figures.ttft_p50},
+                       {"ttft_p95", figures.ttft_p95},
+                       {"itl_p50", figures.itl_p50},
+                       {"itl_p95", figures.itl_p95},
+                       {"latency_mean", figures.latency_mean},
+                       {"latency_p50", figures.latency_p50},
+                       {"latency_p95", figures.latency_p95},
+                       {"deadline_missed", figures.deadline_missed},
+                       {"hit_rate", figures.hit_rate}};
+  if (figures.engine) {
+    json["peak_kv_bytes"] = figures.engine->peak_kv_bytes;
+    json["running_at_peak"] = figures.engine->running_at_peak;
+    json["cached_bytes"] = figures.engine->cached_bytes;
+    json["rss_bytes"] = figures.engine->rss_bytes;
+    json["match_share"] = figures.engine->match_share;
+    json["tracking_share"] = figures.engine->tracking_share;
+  }
+  return json;
+}
+
+struct TableRow {
+  const char* name;
+  std::function<std::optional<double>(const ModeFigures&)> value;
+  std::function<std::string(double)> format;
+};
+
+std::string Number(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+std::vector<TableRow> TableRows() {
+  const auto count = [](double v) { return Number("%.0f", v); };
+  const auto seconds = [](double v) { return Number("%.3f s", v); };
+  const auto rate = [](double v) { return Number("%.2f", v); };
+  const auto percent = [](double v) { return Number("%.3f %%", v * 100); };
+  const auto bytes = [](double v) { return FormatByteSize(static_cast<uint64_t>(v)); };
+  const auto plain = [](auto member) {
+    return [member](const ModeFigures& f) {
+      return std::optional<double>(static_cast<double>(f.*member));
+    };
+  };
+  const auto engine = [](auto member) {
+    return [member](const ModeFigures& f) {
+      return f.engine ? std::optional<double>(static_cast<double>((*f.engine).*member))
+                      : std::nullopt;
+    };
+  };
+  using F = ModeFigures;
+  using E = EngineFigures;
+  return {{"requests", plain(&F::requests), count},
+          {"errors", plain(&F::errors), count},
+          {"deadline missed", plain(&F::deadline_missed), count},
+          {"wall", plain(&F::wall_s), seconds},
+          {"CPU", plain(&F::cpu_s), seconds},
+          {"requests/s", plain(&F::req_per_s), rate},
+          {"generated tokens/s", plain(&F::gen_tok_per_s), rate},
+          {"prompt tokens", plain(&F::prompt_tokens), count},
+          {"cached tokens", plain(&F::cached_tokens), count},
+          {"computed tokens", plain(&F::computed_tokens), count},
+          {"hit rate", plain(&F::hit_rate), percent},
+          {"TTFT mean", plain(&F::ttft_mean), seconds},
+          {"TTFT p50", plain(&F::ttft_p50), seconds},
+          {"TTFT p95", plain(&F::ttft_p95), seconds},
+          {"ITL p50", plain(&F::itl_p50), seconds},
+          {"ITL p95", plain(&F::itl_p95), seconds},
+          {"latency mean", plain(&F::latency_mean), seconds},
+          {"latency p50", plain(&F::latency_p50), seconds},
+          {"latency p95", plain(&F::latency_p95), seconds},
+          {"peak KV in use", engine(&E::peak_kv_bytes), bytes},
+          {"running at peak", engine(&E::running_at_peak), count},
+          {"cached KV", engine(&E::cached_bytes), bytes},
+          {"peak resident", engine(&E::rss_bytes), bytes},
+          {"matching / wall", engine(&E::match_share), percent},
+          {"tracking / KV", engine(&E::tracking_share), percent}};
+}
+
+}  // namespace
+
+double Percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double rank = fraction * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<size_t>(std::floor(rank));
+  const size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (values[high] - values[low]) * (rank - static_cast<double>(low));
+}
+
+ModeFigures Summarise(const std::string& mode, const WorkloadRun& run) {
+  ModeFigures figures;
+  figures.mode = mode;
+  figures.wall_s = run.wall_s;
+  figures.cpu_s = run.cpu_s;
+  std::vector<double> ttft, itl, latency;
+  uint64_t generated = 0;
+  ForEachTurn(run, [&](const TurnOutcome& outcome) {
+    ++figures.requests;
+    if (!outcome.error.empty()) {
+      ++figures.errors;
+      return;
+    }
+    figures.prompt_tokens += outcome.prompt_tokens;
+    figures.cached_tokens += outcome.cached_tokens;
+    figures.computed_tokens += outcome.computed_tokens;
+    generated += outcome.generated_tokens;
+    ttft.push_back(outcome.ttft_s);
+    latency.push_back(outcome.latency_s);
+    itl.insert(itl.end(), outcome.itl_s.begin(), outcome.itl_s.end());
+  });
+  figures.req_per_s = Share(static_cast<double>(figures.requests - figures.errors), run.wall_s);
+  figures.gen_tok_per_s = Share(static_cast<double>(generated), run.wall_s);
+  figures.hit_rate = Share(static_cast<double>(figures.cached_tokens),
+                           static_cast<double>(figures.prompt_tokens));
+  figures.ttft_mean = Mean(ttft);
+  figures.ttft_p50 = Percentile(ttft, 0.5);
+  figures.ttft_p95 = Percentile(ttft, 0.95);
+  figures.itl_p50 = Percentile(itl, 0.5);
+  figures.itl_p95 = Percentile(itl, 0.95);
+  figures.latency_mean = Mean(latency);
+  figures.latency_p50 = Percentile(latency, 0.5);
+  figures.latency_p95 = Percentile(latency, 0.95);
+  return figures;
+}
+
+uint64_t CountLate(const WorkloadRun& run, double deadline_s) {
+  uint64_t late = 0;
+  ForEachTurn(run, [&](const TurnOutcome& outcome) {
+    if (!outcome.error.empty() || outcome.latency_s > deadline_s) ++late;
+  });
+  return late;
+}
+
+bool SameOutputs(const WorkloadRun& a, const WorkloadRun& b) {
+  if (a.outcomes.size() != b.outcomes.size()) return false;
+  for (size_t i = 0; i < a.outcomes.size(); ++i) {
+    if (a.outcomes[i].size() != b.outcomes[i].size()) return false;
+    for (size_t turn = 0; turn < a.outcomes[i].size(); ++turn) {
+      const TurnOutcome& left = a.outcomes[i][turn];
+      const TurnOutcome& right = b.outcomes[i][turn];
+      if (!left.error.empty() || !right.error.empty() || left.tokens != right.tokens) return false;
+    }
+  }
+  return true;
+}
+
+ordered_json ReportJson(const std::string& model, const ordered_json& machine,
+                        const std::vector<ModeFigures>& modes, std::optional<bool> equal) {
+  ordered_json by_mode = ordered_json::object();
+  for (const ModeFigures& figures : modes) by_mode[figures.mode] = ModeJson(figures);
+  return {{"model", model},
+          {"machine", machine},
+          {"modes", by_mode},
+          {"outputs_equal", equal ? ordered_json(*equal) : ordered_json(nullptr)}};
+}
+
+std::string ReportTable(const std::vector<ModeFigures>& modes) {
+  constexpr int kNameWidth = 20, kColumnWidth = 14;
+  const auto cell = [](const std::string& text) {
+    const size_t width = kColumnWidth;
+    return std::string(text.size() < width ? width - text.size() : 1, ' ') + text;
+  };
+  std::string table(kNameWidth, ' ');
+  for (const ModeFigures& figures : modes) table += cell(figures.mode);
+  const bool ratio = modes.size() > 1;
+  if (ratio) table += cell(modes.back().mode + "/" + modes.front().mode);
+  table += '\n';
+  for (const TableRow& row : TableRows()) {
+    std::string line = row.name;
+    line.resize(kNameWidth, ' ');
+    bool any = false;
+    for (const ModeFigures& figures : modes) {
+      const auto value = row.value(figures);
+      any = any || value.has_value();
+      line += cell(value ? row.format(*value) : "-");
+    }
+    if (!any) continue;
+    if (ratio) {
+      const auto first = row.value(modes.front()), last = row.value(modes.back());
+      const bool defined = first && last && *first != 0;
+      line += cell(defined ? Number("%.3f", *last / *first) : "-");
+    }
+    table += line + '\n';
+  }
+  return table;
+}
+
+}  // namespace kvlink::cli

@@ -1,0 +1,53 @@
+// The figures of one benchmark mode, as JSON and as a table. docs/bench.md defines each of them.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/bench_run.h"
+
+namespace kvlink::cli {
+
+// What only an engine in this process can tell; a server behind a URL cannot.
+struct EngineFigures {
+  uint64_t peak_kv_bytes = 0;  // pages referenced by live requests
+  uint64_t running_at_peak = 0;
+  uint64_t cached_bytes = 0;
+  uint64_t rss_bytes = 0;
+  double match_share = 0, tracking_share = 0;
+};
+
+struct ModeFigures {
+  std::string mode;
+  uint64_t requests = 0, errors = 0, deadline_missed = 0;
+  double wall_s = 0, cpu_s = 0, req_per_s = 0, gen_tok_per_s = 0;
+  uint64_t prompt_tokens = 0, cached_tokens = 0, computed_tokens = 0;
+  double ttft_mean = 0, ttft_p50 = 0, ttft_p95 = 0;
+  double itl_p50 = 0, itl_p95 = 0;
+  double latency_mean = 0, latency_p50 = 0, latency_p95 = 0;
+  double hit_rate = 0;
+  std::optional<EngineFigures> engine;
+};
+
+// Linear interpolation between the two nearest ranks; 0 without values.
+double Percentile(std::vector<double> values, double fraction);
+
+ModeFigures Summarise(const std::string& mode, const WorkloadRun& run);
+
+// Requests that took longer than `deadline_s`.
+uint64_t CountLate(const WorkloadRun& run, double deadline_s);
+
+// Every turn was answered in both runs, with the same token ids in every branch.
+bool SameOutputs(const WorkloadRun& a, const WorkloadRun& b);
+
+// `equal` null: there were not two modes to compare.
+nlohmann::ordered_json ReportJson(const std::string& model, const nlohmann::ordered_json& machine,
+                                  const std::vector<ModeFigures>& modes, std::optional<bool> equal);
+
+// One row a figure, one column a mode, and the ratio of the last mode to the first.
+std::string ReportTable(const std::vector<ModeFigures>& modes);
+
+}  // namespace kvlink::cli
