@@ -55,9 +55,18 @@ macro(kvlink_own_code_options)
     add_compile_options(-fsanitize=${KVLINK_SANITIZE} -fno-sanitize-recover=all)
     add_link_options(-fsanitize=${KVLINK_SANITIZE})
   endif()
+  if(KVLINK_FUZZ)
+    add_compile_options(-fsanitize=fuzzer-no-link)
+  endif()
   if(KVLINK_COVERAGE)
     add_compile_options(--coverage -fprofile-abs-path)
     add_link_options(--coverage)
+    add_custom_target(coverage
+      COMMAND ${CMAKE_CTEST_COMMAND} --output-on-failure -LE arch
+      COMMAND gcovr --root ${PROJECT_SOURCE_DIR} --filter src/ --filter include/
+              --exclude ".*_test\\.cc" --exclude-throw-branches
+              --html-details ${PROJECT_BINARY_DIR}/coverage.html --print-summary ${PROJECT_BINARY_DIR}
+      VERBATIM USES_TERMINAL)
   endif()
 endmacro()
 
@@ -124,6 +133,27 @@ function(kvlink_test name)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}."
       DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS "${labels}" TIMEOUT ${TEST_TIMEOUT} RUN_SERIAL ${TEST_SERIAL})
+  endif()
+endfunction()
+
+# kvlink_fuzz(<name> SOURCES x_fuzz.cc ... [DEPS rooms ...] CORPUS folder)
+# A target that defines LLVMFuzzerTestOneInput. The preset `fuzz` links it with libFuzzer; everywhere
+# else it replays the files of the corpus, as a test.
+function(kvlink_fuzz name)
+  if(NOT KVLINK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 FUZZ "" "CORPUS" "SOURCES;DEPS")
+  add_executable(${name} ${FUZZ_SOURCES})
+  list(TRANSFORM FUZZ_DEPS PREPEND kvlink_)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE kvlink_public ${FUZZ_DEPS})
+  if(KVLINK_FUZZ)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/fuzz_replay.cc)
+    add_test(NAME ${name} COMMAND ${name} ${CMAKE_CURRENT_SOURCE_DIR}/${FUZZ_CORPUS})
+    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 60)
   endif()
 endfunction()
 

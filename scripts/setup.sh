@@ -5,6 +5,7 @@
 #
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
+#   scripts/setup.sh --tools    also install what the presets coverage and fuzz and clang-tidy need
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -18,6 +19,7 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
   prometheus-cpp-dev libtomlplusplus-dev libssl-dev libgtest-dev libgmock-dev
 )
+tool_packages=(clang-14 clang-tidy-14 gcovr)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
 cpu_variants=(haswell skylakex icelake zen4)
@@ -129,11 +131,13 @@ PY
 }
 
 force=no
-case ${1:-} in
-  '') ;;
-  --force) force=yes ;;
-  *) fail "unknown argument '$1' (the only one is --force)" ;;
-esac
+for argument in "$@"; do
+  case $argument in
+    --force) force=yes ;;
+    --tools) packages+=("${tool_packages[@]}") ;;
+    *) fail "unknown argument '$argument' (there are --force and --tools)" ;;
+  esac
+done
 mkdir -p "$deps/stamps" "$deps/logs"
 if command -v flock >/dev/null; then # two set-ups at once would trip over each other
   exec 9>"$deps/setup.lock"
