@@ -11,8 +11,6 @@
 #include <span>
 #include <string_view>
 
-struct XXH3_state_s;
-
 namespace kvlink::base {
 
 // Identity of a block of tokens in its context (see match/block_key.h), or any other 128-bit hash.
@@ -32,14 +30,13 @@ uint64_t Hash64(std::string_view bytes);
 class StreamHash64 {
  public:
   StreamHash64();
+  ~StreamHash64();
   void Append(std::string_view bytes);
   uint64_t Value() const;
 
  private:
-  struct Free {
-    void operator()(XXH3_state_s* state) const;
-  };
-  std::unique_ptr<XXH3_state_s, Free> state_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace kvlink::base
