@@ -47,7 +47,7 @@ class PageRef {
   PageRef() = default;
   PageRef(const PageRef& other);
   PageRef(PageRef&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
+      : pool_(std::exchange(other.pool_, nullptr)), index_(std::exchange(other.index_, 0)) {}
   PageRef& operator=(PageRef other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(index_, other.index_);
@@ -76,7 +76,7 @@ class FragmentRef {
   FragmentRef() = default;
   FragmentRef(const FragmentRef& other);
   FragmentRef(FragmentRef&& other) noexcept
-      : slab_(std::exchange(other.slab_, nullptr)), slot_(other.slot_) {}
+      : slab_(std::exchange(other.slab_, nullptr)), slot_(std::exchange(other.slot_, 0)) {}
   FragmentRef& operator=(FragmentRef other) noexcept {
     std::swap(slab_, other.slab_);
     std::swap(slot_, other.slot_);
@@ -138,19 +138,20 @@ class PagePool {
   PagePool(const PoolOptions& options, std::byte* region, uint64_t total);
   std::byte* PageData(uint32_t index) const { return region_ + index * options_.page_bytes; }
   bool TakePage(uint32_t* index) KVLINK_REQUIRES(mutex_);
-  void GivePage(uint32_t index) KVLINK_REQUIRES(mutex_);
   void FreePage(uint32_t index);
   void FreeFragment(Slab* slab, uint32_t slot);
-  Slab* NewSlab() KVLINK_REQUIRES(mutex_);
-  void Enable(std::byte* data, size_t bytes) const;   // addressable again
-  void Disable(std::byte* data, size_t bytes) const;  // NaN and unaddressable
+  std::byte* FragmentData(const Slab& slab, uint32_t slot) const;
+  bool OpenSlab() KVLINK_REQUIRES(mutex_);
+  void CloseSlab(Slab* slab) KVLINK_REQUIRES(mutex_);
+  void Enable(std::byte* data, size_t bytes) const;
+  void Disable(std::byte* data, size_t bytes) const;
   Status Exhausted(const char* what) const KVLINK_REQUIRES(mutex_);
 
   const PoolOptions options_;
   std::byte* const region_;
   const uint64_t total_;
-  const uint32_t fragments_per_page_;
   const size_t fragment_stride_;
+  const uint32_t fragments_per_page_;
   const std::unique_ptr<std::atomic<uint32_t>[]> page_uses_;  // [total]
 
   mutable base::Mutex mutex_;
