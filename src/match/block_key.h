@@ -36,7 +36,7 @@ class KeyMaker {
   BlockKey Next(const BlockKey& parent, std::span<const TokenId> tokens) const;
 
  private:
-  std::string fingerprint_;
+  std::string model_;  // the extras' first field
   BlockKey mask_;
 };
 

@@ -80,6 +80,7 @@ class PrefixIndex {
   // A parent reference: a block, or, with the top bit, a root.
   using Parent = uint32_t;
   static constexpr Parent kRootBit = 0x80000000u;
+  static constexpr Parent kUnknownRoot = 0xffffffffu;
 
   struct Entry {
     BlockKey key;  // of a full block
@@ -114,10 +115,18 @@ class PrefixIndex {
   BlockId FindFull(Parent parent, const BlockKey& key, std::span<const TokenId> tokens,
                    uint32_t* collisions) const;
   void FindPartial(Parent parent, std::span<const TokenId> tokens, PrefixMatch* match) const;
+  Parent FindRoot(const Root& root) const;
   Parent EnterRoot(const Root& root);
   void LeaveRoot(Parent parent);
+  const RootEntry* RootOf(Parent parent) const;  // null: the parent is a block
   void AddFull(BlockId id, const BlockKey& key);
   void RemoveFull(BlockId id);
+  void Remove(BlockId id);
+  void Link(BlockId id);
+  void Rehash();
+  std::span<TokenId> RowsOf(BlockId id) {
+    return std::span(tokens_).subspan(size_t{id} * tokens_per_block_, tokens_per_block_);
+  }
   const BlockKey& ParentKey(Parent parent) const;
   Probe ProbeOf(BlockId id) const { return {entries_[id].parent, TokensOf(id)}; }
 
@@ -129,7 +138,8 @@ class PrefixIndex {
   size_t num_full_ = 0;
   std::set<BlockId, SiblingOrder> children_;
   Roots roots_;
-  std::vector<Roots::pointer> root_numbers_;  // null: free
+  std::vector<Roots::pointer> root_numbers_;  // by number
+  std::vector<uint32_t> free_root_numbers_;
   std::unordered_map<BlockKey, uint32_t>
       first_blocks_;  // full blocks at roots, by key without salt -> how many
 };

@@ -26,7 +26,8 @@ namespace kvlink::match {
 
 class TextMemory {
  public:
-  explicit TextMemory(size_t budget_bytes);
+  // `hash_bits` in [1, 64]: fewer bits only in tests, to force collisions.
+  explicit TextMemory(size_t budget_bytes, int hash_bits = 64);
 
   // Nothing happens when the text is empty or alone over the budget. The same text again replaces
   // its tokens.
@@ -48,12 +49,14 @@ class TextMemory {
   using Entries = std::list<Entry>;  // most recently used first
 
   static size_t CostOf(const Entry& entry);
+  uint64_t HashOf(const std::string& prefix, std::string_view text) const;
   Entries::iterator FindText(uint64_t hash, std::string_view ns, std::string_view text) const
       KVLINK_REQUIRES(mutex_);
   void Touch(Entries::iterator entry) const KVLINK_REQUIRES(mutex_);
   void Drop(Entries::iterator entry) KVLINK_REQUIRES(mutex_);
 
   const size_t budget_bytes_;
+  const uint64_t hash_mask_;
   mutable base::Mutex mutex_;
   mutable Entries entries_ KVLINK_GUARDED_BY(mutex_);  // recalling moves an entry to the front
   std::unordered_map<uint64_t, Entries::iterator> by_hash_ KVLINK_GUARDED_BY(mutex_);
