@@ -1,14 +1,17 @@
 // Engine: runs requests on one model with continuous batching over a shared KV cache.
 //
-// One engine thread owns sequences, scheduler and runner; any thread submits and cancels through queues of values, and
-// receives events through the request's callback (called on the engine thread: must not block, must not throw).
+// One engine thread owns sequences, scheduler and runner; any thread submits and cancels through
+// queues of values, and receives events through the request's callback (called on the engine
+// thread: must not block, must not throw).
 //
-// With best_of > n and with beam search the branches that are returned are known at the end only: their kToken events come
-// then. `max_sequences` counts branches.
+// With best_of > n and with beam search the branches that are returned are known at the end only:
+// their kToken events come then. `max_sequences` counts branches.
 //
 // Invariants
-//   1. Every submitted request gets exactly one kFinished event (error, cancel and deadline included), then none.
-//   2. A request's tokens depend on its prompt, parameters and seed only, never on what runs beside it.
+//   1. Every submitted request gets exactly one kFinished event (error, cancel and deadline
+//   included), then none.
+//   2. A request's tokens depend on its prompt, parameters and seed only, never on what runs beside
+//   it.
 //   3. Prefill rows of a step are bounded by `chunk_tokens`, so decode latency stays bounded.
 #pragma once
 
@@ -30,8 +33,8 @@ namespace kvlink::engine {
 using RequestId = uint64_t;
 
 using Clock = std::function<std::chrono::steady_clock::time_point()>;
-using SamplerFactory =
-    std::function<Result<std::unique_ptr<model::Sampler>>(const model::Model&, const model::SamplingParams&)>;
+using SamplerFactory = std::function<Result<std::unique_ptr<model::Sampler>>(
+    const model::Model&, const model::SamplingParams&)>;
 
 struct EngineOptions {
   int num_threads = 1;
@@ -40,7 +43,8 @@ struct EngineOptions {
   uint32_t chunk_tokens = 512;  // prefill rows a step
   uint32_t max_queue = 1024;    // waiting requests; more are refused
   std::chrono::milliseconds single_flight_patience{30000};  // a leader later than this is overtaken
-  std::chrono::milliseconds starvation{2000};  // ageing: waiting longer than this outranks a longer hit
+  std::chrono::milliseconds starvation{
+      2000};                   // ageing: waiting longer than this outranks a longer hit
   Clock clock;                 // null: steady_clock::now
   SamplerFactory new_sampler;  // null: model::Sampler::Create
 };
@@ -53,16 +57,18 @@ struct TokenLogprob {
 struct GenerationRequest {
   std::vector<TokenId> prompt;
   Namespace ns;
-  bool reuse = true, store = true;      // cache policy of this request
+  bool reuse = true, store = true;  // cache policy of this request
   model::SamplingParams sampling;
-  uint32_t max_tokens = 0;              // 0: as many as the context leaves
-  uint32_t n = 1, best_of = 0;          // best_of 0: n. Branches fork the prompt; best_of > n keeps the best by mean logprob
-  std::vector<uint64_t> branch_seeds;   // optional: one a branch; default sampling.seed + branch
-  bool beam_search = false;             // best_of (or n) beams; no sampling
-  float length_penalty = 1.0f;          // score = sum of logprobs / length^penalty; the end token counts in length
-  std::vector<std::string> stop;        // the answer ends before the first of them
-  int logprobs = -1;                    // top alternatives per generated token; -1: none
-  int prompt_logprobs = -1;             // likewise for the prompt; forces computing it
+  uint32_t max_tokens = 0;      // 0: as many as the context leaves
+  uint32_t n = 1, best_of = 0;  // best_of 0: n. Branches fork the prompt; best_of > n keeps the
+                                // best by mean logprob
+  std::vector<uint64_t> branch_seeds;  // optional: one a branch; default sampling.seed + branch
+  bool beam_search = false;            // best_of (or n) beams; no sampling
+  float length_penalty =
+      1.0f;  // score = sum of logprobs / length^penalty; the end token counts in length
+  std::vector<std::string> stop;          // the answer ends before the first of them
+  int logprobs = -1;                      // top alternatives per generated token; -1: none
+  int prompt_logprobs = -1;               // likewise for the prompt; forces computing it
   std::chrono::milliseconds deadline{0};  // from submission; 0: none
 };
 
@@ -71,7 +77,8 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kErro
 struct TokenEvent {  // one generated token of one branch
   uint32_t branch = 0;
   TokenId token = -1;  // -1: text only, the rest that was held back when the branch ended
-  std::string text;  // what can be shown now: whole UTF-8 characters, held back while a stop string may be forming
+  std::string text;  // what can be shown now: whole UTF-8 characters, held back while a stop string
+                     // may be forming
   float logprob = 0;
   std::vector<TokenLogprob> top;  // descending
 };
@@ -79,12 +86,14 @@ struct TokenEvent {  // one generated token of one branch
 struct BranchResult {
   std::vector<TokenId> tokens;  // without the end-of-generation token
   std::string text;
-  // The first text_tokens tokens spell exactly the first text_bytes of text (all of it, unless a stop string cut a token
-  // or bytes were no UTF-8): what may be remembered as own output. The engine remembers it alone; the server, which knows
-  // the prompt's text, may remember prompt + answer.
+  // The first text_tokens tokens spell exactly the first text_bytes of text (all of it, unless a
+  // stop string cut a token or bytes were no UTF-8): what may be remembered as own output. The
+  // engine remembers it alone; the server, which knows the prompt's text, may remember prompt +
+  // answer.
   uint32_t text_tokens = 0;
   size_t text_bytes = 0;
-  double cumulative_logprob = 0;  // with the end-of-generation token; only with logprobs, best_of > n or beam search
+  double cumulative_logprob =
+      0;  // with the end-of-generation token; only with logprobs, best_of > n or beam search
   FinishReason reason = FinishReason::kStop;
   std::string stop_text;  // the stop string that ended it, if one did
 };
@@ -93,27 +102,33 @@ struct RequestReport {
   Status status;  // not ok with FinishReason::kError
   std::vector<BranchResult> branches;
   uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens = 0;  // of all branches, end-of-generation tokens and branches that best_of drops included
-  uint32_t cached_tokens = 0, partial_tokens = 0, computed_tokens = 0;  // of the prompt; cached includes partial
+  uint32_t generated_tokens =
+      0;  // of all branches, end-of-generation tokens and branches that best_of drops included
+  uint32_t cached_tokens = 0, partial_tokens = 0,
+           computed_tokens = 0;  // of the prompt; cached includes partial
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;
   uint32_t preemptions = 0;
   bool waited_for_leader = false;
-  std::vector<std::vector<TokenLogprob>> prompt_logprobs;  // [prompt_tokens]; first is empty; entry 0 is the token itself
-  double queue_ms = 0, prompt_ms = 0, predicted_ms = 0, first_token_ms = 0, total_ms = 0, match_ms = 0;
+  std::vector<std::vector<TokenLogprob>>
+      prompt_logprobs;  // [prompt_tokens]; first is empty; entry 0 is the token itself
+  double queue_ms = 0, prompt_ms = 0, predicted_ms = 0, first_token_ms = 0, total_ms = 0,
+         match_ms = 0;
 };
 
 struct Event {
   enum class Kind : uint8_t { kStarted, kToken, kFinished } kind = Kind::kStarted;
   RequestId id = 0;
-  TokenEvent token;                              // kToken
-  std::shared_ptr<const RequestReport> report;   // kFinished; kStarted carries prompt/cached counts in it
+  TokenEvent token;  // kToken
+  std::shared_ptr<const RequestReport>
+      report;  // kFinished; kStarted carries prompt/cached counts in it
 };
 using EventCallback = std::function<void(const Event&)>;
 
 struct EngineStats {
   uint64_t running = 0, waiting = 0, peak_running = 0, running_at_peak_kv = 0;
-  uint64_t requests = 0, finished = 0, cancelled = 0, deadline_missed = 0, errors = 0, refused = 0, preemptions = 0;
+  uint64_t requests = 0, finished = 0, cancelled = 0, deadline_missed = 0, errors = 0, refused = 0,
+           preemptions = 0;
   uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;
   uint64_t steps = 0;
   uint64_t callback_errors = 0;  // exceptions that callbacks threw
@@ -123,10 +138,12 @@ struct EngineStats {
 class Engine {
  public:
   virtual ~Engine() = default;  // cancels what runs, joins the engine thread
-  static Result<std::unique_ptr<Engine>> Create(const model::Model& model, Cache& cache, const EngineOptions& options);
+  static Result<std::unique_ptr<Engine>> Create(const model::Model& model, Cache& cache,
+                                                const EngineOptions& options);
 
-  // kInvalidArgument: empty prompt, prompt + 1 over the context or over the KV budget (with the figures), bad n, best_of or
-  // logprobs. kResourceExhausted: the queue is full. The callback is not called when Submit fails.
+  // kInvalidArgument: empty prompt, prompt + 1 over the context or over the KV budget (with the
+  // figures), bad n, best_of or logprobs. kResourceExhausted: the queue is full. The callback is
+  // not called when Submit fails.
   virtual Result<RequestId> Submit(GenerationRequest request, EventCallback callback) = 0;
   virtual void Cancel(RequestId id) = 0;
   virtual EngineStats Stats() const = 0;

@@ -1,0 +1,213 @@
+// Admit: which waiting request starts next.
+//
+// Order: a request that waited longer than `starvation` comes first, the oldest of them, and nobody
+// passes it; otherwise the longest hit, then the oldest. Only the first kWindow candidates are
+// looked up, and a lookup is remembered until something changed (Core::epoch), so that a long queue
+// costs nothing per step.
+//
+// Single flight: a request whose blocks a leader is computing waits without pages, until the leader
+// has committed them (it is looked up again and hits), is gone, or is late. Then the oldest waiter
+// takes over: it begins, is the new leader, and the others find it in flight.
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "engine/core.h"
+
+namespace kvlink::engine {
+namespace {
+
+constexpr size_t kWindow = 16;
+
+uint32_t RunningLanes(const Core& core) {
+  uint32_t lanes = 0;
+  for (const std::unique_ptr<Request>& request : core.running) {
+    if (request->beam || !request->branched) {
+      lanes += request->width;
+    } else {
+      for (const Lane& lane : request->lanes) lanes += lane.ended ? 0 : 1;
+    }
+  }
+  return lanes;
+}
+
+LookupRequest LookupOf(const Request& request) {
+  const bool fresh_logprobs = request.trunk.first && request.params.prompt_logprobs >= 0;
+  LookupRequest lookup;
+  lookup.tokens = request.trunk.tokens;
+  lookup.ns = request.params.ns;
+  lookup.reuse = request.params.reuse;
+  lookup.store = request.params.store;
+  lookup.min_compute = fresh_logprobs ? request.prompt_size() : 1;
+  lookup.max_new_tokens =
+      request.prompt_size() + request.max_tokens - static_cast<uint32_t>(lookup.tokens.size());
+  return lookup;
+}
+
+void LookUp(Core& core, Request& request) {
+  request.plan = core.cache.Lookup(LookupOf(request));
+  request.plan_epoch = core.epoch;
+  request.report.match_ms += request.plan.match_us / 1e3;
+}
+
+// A leader is gone or late: those that waited for it look again.
+void WakeWaiters(Core& core) {
+  const base::TimePoint now = core.Now();
+  bool orphaned = core.running.empty();  // no leader of ours can be alive
+  for (size_t i = 0; i < core.waiting.size(); ++i) {
+    Request& request = *core.waiting[i];
+    if (!request.wait || request.ending) continue;
+    if (!core.cache.StillComputing(request.wait->in_flight)) {
+      request.wait.reset();
+      request.plan_epoch = 0;
+      continue;
+    }
+    const bool late = now - request.wait->since > core.options.single_flight_patience;
+    if (!late && !orphaned) continue;
+    orphaned = false;  // this one takes over
+    const uint64_t leader = request.wait->in_flight.leader;
+    request.wait.reset();
+    request.plan_epoch = 0;
+    request.overtakes = true;
+    for (size_t j = i + 1; j < core.waiting.size(); ++j) {  // they give the new leader its time
+      std::optional<LeaderWait>& other = core.waiting[j]->wait;
+      if (other && other->in_flight.leader == leader) other->since = now;
+    }
+  }
+}
+
+void StartWaiting(Core& core, Request& request) {
+  request.wait = LeaderWait{*request.plan.in_flight, core.Now()};
+  request.awaited_tokens = request.plan.in_flight->num_tokens;
+  if (!request.report.waited_for_leader) core.cache.CountWait();
+  request.report.waited_for_leader = true;
+}
+
+// The request that should start now; null: none can. Leaves its plan fresh.
+Request* NextCandidate(Core& core, uint32_t free_lanes) {
+  const base::TimePoint now = core.Now();
+  Request* best = nullptr;
+  size_t seen = 0;
+  for (const std::unique_ptr<Request>& request : core.waiting) {
+    if (request->wait || request->ending) continue;
+    if (++seen > kWindow) break;
+    const bool aged = now - request->submitted > core.options.starvation;
+    if (request->width > free_lanes) {
+      if (aged) break;  // lanes that come free are kept for it
+      continue;
+    }
+    if (request->plan_epoch != core.epoch) LookUp(core, *request);
+    if (request->plan.in_flight && !request->overtakes) {
+      StartWaiting(core, *request);
+      continue;
+    }
+    if (aged) return request.get();  // older ones wait for leaders
+    if (best == nullptr || request->plan.cached_tokens() > best->plan.cached_tokens()) {
+      best = request.get();
+    }
+  }
+  return best;
+}
+
+// Counts the prompt's rows that need no computing; a later start counts only what is new.
+void CountCached(Core& core, Request& request) {
+  const uint32_t ready = std::min(request.trunk.next, request.prompt_size());
+  if (ready <= request.counted_rows) return;
+  const uint32_t cached = ready - request.counted_rows;
+  request.counted_rows = ready;
+  request.report.cached_tokens += cached;
+  core.stats.cached_prompt_tokens += cached;
+}
+
+void ReportStart(Core& core, Request& request) {
+  RequestReport& report = request.report;
+  const Plan& plan = request.plan;
+  const uint32_t ready = request.trunk.next;
+  const uint32_t block = core.cache.shape().tokens_per_block;
+  report.partial_tokens =
+      ready == plan.compute_from ? ready - std::min(ready, plan.exact_tokens) : ready % block;
+  report.miss_reason = plan.miss_reason;
+  report.diverged_at = plan.diverged_at;
+  request.started = true;
+  request.started_at = core.Now();
+  report.queue_ms =
+      std::chrono::duration<double, std::milli>(request.started_at - request.submitted).count();
+  Event event;
+  event.kind = Event::Kind::kStarted;
+  event.report = std::make_shared<const RequestReport>(report);
+  Emit(core, request, std::move(event));
+}
+
+void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
+  const auto size = static_cast<uint32_t>(request.trunk.tokens.size());
+  const LookupRequest lookup = LookupOf(request);
+  request.trunk.next = std::min(sequence->num_ready(), size - lookup.min_compute);
+  request.trunk.sequence = std::move(sequence);
+  if (request.trunk.first) request.prompt_logprobs.clear();
+  CountCached(core, request);
+  ++core.epoch;
+  core.kv_grew = true;
+  if (!request.started) ReportStart(core, request);
+}
+
+Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
+  const CacheStats cache = core.cache.Stats();
+  return {StatusCode::kResourceExhausted,
+          "a prompt of " + std::to_string(request.trunk.tokens.size()) +
+              " tokens does not fit the KV budget of " + std::to_string(cache.budget_bytes) +
+              " bytes (" + std::to_string(core.budget_tokens) + " tokens, " +
+              std::to_string(cache.pinned_bytes) + " bytes pinned): " + why.message()};
+}
+
+// False: no more can start in this step.
+bool TryStart(Core& core, Request& request) {
+  Result<std::unique_ptr<Sequence>> begun = core.cache.Begin(LookupOf(request), request.plan);
+  if (!begun.ok()) {
+    const bool full = begun.status().code() == StatusCode::kResourceExhausted;
+    if (full && !core.running.empty()) {
+      core.admission_closed = true;
+      return false;
+    }
+    End(core, request, FinishReason::kError,
+        full ? DoesNotFit(core, request, begun.status()) : begun.status());
+    return true;
+  }
+  // Less than the leader would have brought, by a block or more: it went away before it was done.
+  const uint32_t found = request.plan.exact_tokens + request.plan.partial_tokens;
+  const uint32_t block = core.cache.shape().tokens_per_block;
+  if (request.overtakes ||
+      (request.awaited_tokens > 0 && found + block <= request.awaited_tokens)) {
+    core.cache.CountTakeover();
+  }
+  request.awaited_tokens = 0;
+  request.overtakes = false;
+
+  const auto at = std::find_if(core.waiting.begin(), core.waiting.end(),
+                               [&](const auto& other) { return other.get() == &request; });
+  KVLINK_CHECK(at != core.waiting.end());
+  const auto place =
+      std::lower_bound(core.running.begin(), core.running.end(), request.id,
+                       [](const auto& other, RequestId id) { return other->id < id; });
+  core.running.insert(place, std::move(*at));
+  core.waiting.erase(at);
+  core.stats.peak_running = std::max<uint64_t>(core.stats.peak_running, core.running.size());
+  Start(core, request, std::move(*begun));
+  return true;
+}
+
+}  // namespace
+
+void Admit(Core& core) {
+  if (core.waiting.empty()) return;
+  WakeWaiters(core);
+  if (core.running.empty()) core.admission_closed = false;
+  while (!core.admission_closed) {
+    const uint32_t used = RunningLanes(core);
+    const uint32_t free = core.options.max_sequences - std::min(used, core.options.max_sequences);
+    if (free == 0) return;
+    Request* request = NextCandidate(core, free);
+    if (request == nullptr || !TryStart(core, *request)) return;
+  }
+}
+
+}  // namespace kvlink::engine

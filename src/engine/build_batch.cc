@@ -1,0 +1,118 @@
+// BuildBatch: the rows of this step.
+//
+//   decode rows   the one row that a lane has left to run: all of them, so that every running
+//                 answer grows by a token a step
+//   prefill rows  trunks, and what lanes compute again after a preemption: at most `chunk_tokens`,
+//                 the oldest request first
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/core.h"
+
+namespace kvlink::engine {
+namespace {
+
+// Rows whose logits become prompt log-probabilities are few a step: a row of logits is as large as
+// the vocabulary.
+constexpr uint32_t kMaxLogprobRows = 32;
+
+void AddUnit(StepBatch& batch, const BatchUnit& unit, std::span<const TokenId> tokens,
+             uint32_t num_ready) {
+  const auto table = static_cast<uint32_t>(batch.tables.size());
+  const auto first_row = static_cast<uint32_t>(batch.rows.size());
+  batch.tables.push_back(&unit.sequence->table());
+  batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+  for (uint32_t i = 0; i < unit.num_rows; ++i) {
+    const uint32_t position = unit.first_position + i;
+    batch.rows.push_back({table, position, position >= num_ready});
+  }
+  batch.units.push_back(unit);
+  batch.units.back().first_output = static_cast<uint32_t>(batch.outputs.size());
+  for (uint32_t i = unit.num_rows - unit.num_outputs; i < unit.num_rows; ++i) {
+    batch.outputs.push_back(first_row + i);
+  }
+}
+
+// Returns the rows taken.
+uint32_t AddTrunk(Core& core, Request& request, uint32_t room) {
+  const Trunk& trunk = request.trunk;
+  const auto size = static_cast<uint32_t>(trunk.tokens.size());
+  const bool every_row = trunk.first && request.params.prompt_logprobs >= 0;
+  uint32_t count = std::min(room, size - trunk.next);
+  if (every_row) count = std::min(count, kMaxLogprobRows);
+  if (count == 0) return 0;
+  BatchUnit unit;
+  unit.request = &request;
+  unit.sequence = trunk.sequence.get();
+  unit.first_position = trunk.next;
+  unit.num_rows = count;
+  const bool last = trunk.next + count == size;
+  unit.num_outputs = every_row ? count : (trunk.first && last ? 1 : 0);
+  AddUnit(core.batch, unit, trunk.tokens.subspan(trunk.next, count), trunk.sequence->num_ready());
+  return count;
+}
+
+uint32_t AddLane(Core& core, Request& request, Lane& lane, uint32_t room) {
+  const uint32_t ready = lane.sequence->num_ready();
+  const uint32_t left = request.LaneSize(lane) - ready;
+  KVLINK_DCHECK(left > 0);
+  const uint32_t count = std::min(room, left);
+  if (count == 0) return 0;
+  BatchUnit unit;
+  unit.request = &request;
+  unit.lane = &lane;
+  unit.sequence = lane.sequence.get();
+  unit.first_position = ready;
+  unit.num_rows = count;
+  unit.num_outputs = count == left ? 1 : 0;
+  core.scratch_tokens.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    core.scratch_tokens.push_back(request.TokenAt(lane, ready + i));
+  }
+  AddUnit(core.batch, unit, core.scratch_tokens, ready);
+  return count;
+}
+
+// Beams wait for each other: one that has its candidates has nothing to run.
+bool WantsRows(const Lane& lane) { return lane.sequence != nullptr && !lane.candidates; }
+
+bool IsDecode(const Request& request, const Lane& lane) {
+  return request.LaneSize(lane) - lane.sequence->num_ready() == 1;
+}
+
+}  // namespace
+
+void StepBatch::Clear() {
+  units.clear();
+  tokens.clear();
+  rows.clear();
+  tables.clear();
+  outputs.clear();
+  logits = nullptr;
+}
+
+void BuildBatch(Core& core) {
+  core.batch.Clear();
+  for (const std::unique_ptr<Request>& request : core.running) {
+    if (request->ending) continue;
+    for (Lane& lane : request->lanes) {
+      if (WantsRows(lane) && IsDecode(*request, lane)) AddLane(core, *request, lane, 1);
+    }
+  }
+  uint32_t room = core.options.chunk_tokens;
+  for (const std::unique_ptr<Request>& request : core.running) {
+    if (room == 0) break;
+    if (request->ending) continue;
+    if (request->trunk.sequence != nullptr) {
+      room -= AddTrunk(core, *request, room);
+      continue;
+    }
+    for (Lane& lane : request->lanes) {
+      if (WantsRows(lane) && !IsDecode(*request, lane)) {
+        room -= AddLane(core, *request, lane, room);
+      }
+    }
+  }
+}
+
+}  // namespace kvlink::engine
