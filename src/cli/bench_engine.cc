@@ -66,10 +66,14 @@ const char* FailureOf(const engine::RequestReport& report) {
   for (const engine::BranchResult& branch : report.branches) {
     switch (branch.reason) {
       case engine::FinishReason::kStop:
-      case engine::FinishReason::kLength: break;
-      case engine::FinishReason::kCancelled: return "cancelled";
-      case engine::FinishReason::kDeadline: return "deadline exceeded";
-      case engine::FinishReason::kError: return "failed";
+      case engine::FinishReason::kLength:
+        break;
+      case engine::FinishReason::kCancelled:
+        return "cancelled";
+      case engine::FinishReason::kDeadline:
+        return "deadline exceeded";
+      case engine::FinishReason::kError:
+        return "failed";
     }
   }
   return nullptr;

@@ -1,4 +1,5 @@
-// A benchmark target in this process: a fresh cache and engine on a loaded model, as one mode (sharing off, exact) needs.
+// A benchmark target in this process: a fresh cache and engine on a loaded model, as one mode
+// (sharing off, exact) needs.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,9 @@ class BenchEngine : public BenchTarget {
   const bool ignore_eos_;
 };
 
-// Bytes of KV with which any `concurrency` requests of the workload run at once without sharing anything: what every mode
-// gets unless told otherwise. Prompts are bounded by tokenising the messages and the longest answers.
+// Bytes of KV with which any `concurrency` requests of the workload run at once without sharing
+// anything: what every mode gets unless told otherwise. Prompts are bounded by tokenising the
+// messages and the longest answers.
 uint64_t KvBytesWithoutSharing(const Workload& workload, const model::Model& model,
                                uint32_t concurrency, uint32_t context);
 

@@ -22,8 +22,8 @@ namespace http = boost::beast::http;
 using nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
 
-// One request over one connection. The deadline holds for the whole of it: Beast's timers only act on asynchronous calls,
-// so every step is started, and the context run until it is done.
+// One request over one connection. The deadline holds for the whole of it: Beast's timers only act
+// on asynchronous calls, so every step is started, and the context run until it is done.
 class Exchange {
  public:
   explicit Exchange(const HttpTargetOptions& options)
@@ -39,7 +39,8 @@ class Exchange {
     beast::error_code error;
     const auto addresses = resolver.resolve(url_.host, std::to_string(url_.port), error);
     if (error) return Failure("cannot resolve", error);
-    stream_.async_connect(addresses, [&](beast::error_code result, const auto&) { error = result; });
+    stream_.async_connect(addresses,
+                          [&](beast::error_code result, const auto&) { error = result; });
     RunToEnd();
     if (error) return Failure("cannot connect to", error);
 
@@ -88,8 +89,7 @@ class Exchange {
 
   Status Failure(const std::string& what, beast::error_code error) const {
     return Status(StatusCode::kUnavailable, what + " " + url_.host + ":" +
-                                                std::to_string(url_.port) + ": " +
-                                                error.message());
+                                                std::to_string(url_.port) + ": " + error.message());
   }
 
   const Url& url_;
@@ -215,8 +215,7 @@ Result<Url> ParseUrl(std::string_view text) {
   }
   while (url.path.ends_with('/')) url.path.pop_back();
   if (url.path.ends_with("/v1")) url.path.resize(url.path.size() - 3);
-  const size_t colon = rest.find(']') == std::string_view::npos ? rest.rfind(':')
-                                                                 : rest.find("]:");
+  const size_t colon = rest.find(']') == std::string_view::npos ? rest.rfind(':') : rest.find("]:");
   if (colon != std::string_view::npos) {
     const size_t host_end = rest[colon] == ']' ? colon + 1 : colon;
     const std::string_view digits = rest.substr(host_end + 1);
@@ -245,9 +244,9 @@ Result<std::unique_ptr<HttpTarget>> HttpTarget::Create(HttpTargetOptions options
                         models["data"][0].is_object() && models["data"][0].contains("id") &&
                         models["data"][0]["id"].is_string();
     if (!usable) {
-      return Status(StatusCode::kUnavailable,
-                    "--url: /v1/models names no model (" + ErrorText(*status, body) +
-                        "); give --model-name");
+      return Status(
+          StatusCode::kUnavailable,
+          "--url: /v1/models names no model (" + ErrorText(*status, body) + "); give --model-name");
     }
     options.model = models["data"][0]["id"].get<std::string>();
   }

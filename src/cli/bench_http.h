@@ -1,8 +1,10 @@
-// A benchmark target behind a URL: any OpenAI-compatible server, streamed so that TTFT and ITL are seen.
+// A benchmark target behind a URL: any OpenAI-compatible server, streamed so that TTFT and ITL are
+// seen.
 //
-// Tokens are counted from the usage in the last chunk (`stream_options.include_usage`); servers that send none are counted
-// by chunks. Cached tokens come from usage.prompt_tokens_details.cached_tokens or usage.cached_tokens, 0 without either.
-// Plain HTTP only. Blocking; a connection a request.
+// Tokens are counted from the usage in the last chunk (`stream_options.include_usage`); servers
+// that send none are counted by chunks. Cached tokens come from
+// usage.prompt_tokens_details.cached_tokens or usage.cached_tokens, 0 without either. Plain HTTP
+// only. Blocking; a connection a request.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@ struct Url {
   std::string path;  // before "/v1/...": "" or "/prefix"
 };
 
-// "http://host[:port][/prefix]", with or without "/v1" at the end. kInvalidArgument with the text seen.
+// "http://host[:port][/prefix]", with or without "/v1" at the end. kInvalidArgument with the text
+// seen.
 Result<Url> ParseUrl(std::string_view text);
 
 struct HttpTargetOptions {
@@ -43,7 +46,8 @@ class HttpTarget : public BenchTarget {
   HttpTargetOptions options_;
 };
 
-// Takes a server-sent event stream apart: Feed bytes as they come, get the payload of every "data:" event.
+// Takes a server-sent event stream apart: Feed bytes as they come, get the payload of every "data:"
+// event.
 class EventStream {
  public:
   template <typename OnData>

@@ -27,8 +27,8 @@ TEST(Url, HostPortAndPrefixAreTakenApart) {
 }
 
 TEST(Url, BadOnesAreRefusedWithTheText) {
-  for (const char* text : {"", "h:80", "https://h", "http://", "http://:80", "http://h:",
-                           "http://h:0", "http://h:99999", "http://h:8o"}) {
+  for (const char* text : {"", "h:80", "https://h", "http://", "http://:80",
+                           "http://h:", "http://h:0", "http://h:99999", "http://h:8o"}) {
     EXPECT_THAT(ParseUrl(text).status().message(), HasSubstr("'" + std::string(text) + "'"))
         << text;
   }
@@ -63,7 +63,8 @@ class CannedServer {
     tcp::socket socket = acceptor_.accept();
     boost::asio::streambuf head;
     boost::asio::read_until(socket, head, "\r\n\r\n");
-    std::string text(boost::asio::buffers_begin(head.data()), boost::asio::buffers_end(head.data()));
+    std::string text(boost::asio::buffers_begin(head.data()),
+                     boost::asio::buffers_end(head.data()));
     const size_t length_at = text.find("Content-Length: ");
     if (length_at != std::string::npos) {
       const size_t total = text.find("\r\n\r\n") + 4 + std::stoul(text.substr(length_at + 16));

@@ -151,8 +151,8 @@ ModeFigures Summarise(const std::string& mode, const WorkloadRun& run) {
   });
   figures.req_per_s = Share(static_cast<double>(figures.requests - figures.errors), run.wall_s);
   figures.gen_tok_per_s = Share(static_cast<double>(generated), run.wall_s);
-  figures.hit_rate = Share(static_cast<double>(figures.cached_tokens),
-                           static_cast<double>(figures.prompt_tokens));
+  figures.hit_rate =
+      Share(static_cast<double>(figures.cached_tokens), static_cast<double>(figures.prompt_tokens));
   figures.ttft_mean = Mean(ttft);
   figures.ttft_p50 = Percentile(ttft, 0.5);
   figures.ttft_p95 = Percentile(ttft, 0.95);

@@ -89,11 +89,11 @@ TEST(BenchReport, TheJsonHasEveryFigureOfTheFormat) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   for (const char* key :
-       {"requests",      "errors",          "wall_s",        "req_per_s",      "gen_tok_per_s",
-        "prompt_tokens", "cached_tokens",   "ttft_mean",     "ttft_p50",       "computed_tokens",
-        "ttft_p95",      "itl_p50",         "itl_p95",       "latency_mean",   "latency_p50",
-        "latency_p95",   "peak_kv_bytes",   "cached_bytes",  "rss_bytes",      "running_at_peak",
-        "hit_rate",      "match_share",     "cpu_s",         "tracking_share", "deadline_missed"}) {
+       {"requests",      "errors",        "wall_s",       "req_per_s",      "gen_tok_per_s",
+        "prompt_tokens", "cached_tokens", "ttft_mean",    "ttft_p50",       "computed_tokens",
+        "ttft_p95",      "itl_p50",       "itl_p95",      "latency_mean",   "latency_p50",
+        "latency_p95",   "peak_kv_bytes", "cached_bytes", "rss_bytes",      "running_at_peak",
+        "hit_rate",      "match_share",   "cpu_s",        "tracking_share", "deadline_missed"}) {
     EXPECT_TRUE(json["modes"]["off"].contains(key)) << key;
   }
   EXPECT_EQ(json["outputs_equal"], true);

@@ -1,8 +1,9 @@
-// Closed loop: `concurrency` users work through a workload; each takes the next conversation and sends its turns in order.
+// Closed loop: `concurrency` users work through a workload; each takes the next conversation and
+// sends its turns in order.
 //
-// A target is whatever answers a turn: an engine in this process or a server behind a URL. The loop knows nothing of
-// either, so that both are measured in the same way. Times are what the user sees: from before the prompt is built to
-// the last token.
+// A target is whatever answers a turn: an engine in this process or a server behind a URL. The loop
+// knows nothing of either, so that both are measured in the same way. Times are what the user sees:
+// from before the prompt is built to the last token.
 #pragma once
 
 #include <cstdint>

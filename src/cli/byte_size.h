@@ -1,7 +1,7 @@
 // Byte sizes as people write and read them: "512M", "4GiB", "1.5 GB" and back.
 //
-// Suffixes B, K, M, G, T with or without "iB" or "B", any case; all are powers of 1,024, as KV pages are. A number without
-// a suffix is bytes.
+// Suffixes B, K, M, G, T with or without "iB" or "B", any case; all are powers of 1,024, as KV
+// pages are. A number without a suffix is bytes.
 #pragma once
 
 #include <cstdint>

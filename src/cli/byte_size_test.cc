@@ -6,8 +6,8 @@ namespace kvlink::cli {
 namespace {
 
 TEST(ByteSize, AllSpellingsOfAUnitAreTheSamePowerOf1024) {
-  for (const char* text : {"4G", "4g", "4GB", "4GiB", "4 GiB", "4096M", "4194304k", "4294967296",
-                           "4294967296B"}) {
+  for (const char* text :
+       {"4G", "4g", "4GB", "4GiB", "4 GiB", "4096M", "4194304k", "4294967296", "4294967296B"}) {
     const auto size = ParseByteSize(text);
     ASSERT_TRUE(size.ok()) << text << ": " << size.status().message();
     EXPECT_EQ(*size, uint64_t{4} << 30) << text;

@@ -4,8 +4,9 @@
 //     [serve]                a table named after a subcommand holds for that one only
 //     port = 8080
 //
-// The command line wins: a key whose option was given there is checked and left. An unknown key, a value of the wrong
-// kind or out of range is an error that names the file, the line, the key and the value.
+// The command line wins: a key whose option was given there is checked and left. An unknown key, a
+// value of the wrong kind or out of range is an error that names the file, the line, the key and
+// the value.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -44,8 +44,9 @@ std::optional<uint64_t> KilobyteField(const std::string& path, const std::string
   return std::nullopt;
 }
 
-// Folders of this process's cgroup for a controller, from its own up to the root: a limit anywhere on the way holds.
-// Version 2 has one tree ("0::/path"), version 1 a tree per controller ("4:memory:/path").
+// Folders of this process's cgroup for a controller, from its own up to the root: a limit anywhere
+// on the way holds. Version 2 has one tree ("0::/path"), version 1 a tree per controller
+// ("4:memory:/path").
 std::vector<std::string> CgroupFolders(const std::string& root, const std::string& controller) {
   std::vector<std::string> folders;
   std::ifstream file(root + "/proc/self/cgroup");

@@ -1,8 +1,10 @@
-// Machine: what this process may use of the computer it runs on: cores, memory; and what it has used.
+// Machine: what this process may use of the computer it runs on: cores, memory; and what it has
+// used.
 //
-// Cores are physical ones inside the affinity mask and the cgroup quota: a second thread on a core adds nothing to a
-// matrix product, and a thread without a core of its own stalls every barrier. Memory is what is available now, inside
-// the cgroup limit. Every function takes the root of the file system, so that a test can show it another machine.
+// Cores are physical ones inside the affinity mask and the cgroup quota: a second thread on a core
+// adds nothing to a matrix product, and a thread without a core of its own stalls every barrier.
+// Memory is what is available now, inside the cgroup limit. Every function takes the root of the
+// file system, so that a test can show it another machine.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ std::string CpuName(const std::string& root = "");
 // CPU seconds (user + system, all threads) of this process since its start.
 double ProcessCpuSeconds();
 
-// The most resident memory since the last ResetPeakResident (since the start where the kernel does not reset it).
+// The most resident memory since the last ResetPeakResident (since the start where the kernel does
+// not reset it).
 uint64_t PeakResidentBytes();
 void ResetPeakResident();
 

@@ -26,8 +26,7 @@ class MachineTest : public testing::Test {
     std::ofstream(root_ + path) << text;
   }
   void AddCpu(int cpu, int package, int core) {
-    const std::string topology =
-        "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     Write(topology + "physical_package_id", std::to_string(package) + "\n");
     Write(topology + "core_id", std::to_string(core) + "\n");
   }

@@ -15,12 +15,14 @@ inline constexpr const char* kDefaultModelFile = "SmolLM2-135M-Instruct-Q4_1.ggu
 // Folder of this process's executable.
 std::string ExecutableFolder();
 
-// `given` if not empty; else `environment` (the value of KVLINK_MODEL); else .deps/models/<default model> in `folder` or
-// one of its parents. kNotFound says where it looked. A file that was named must exist.
+// `given` if not empty; else `environment` (the value of KVLINK_MODEL); else .deps/models/<default
+// model> in `folder` or one of its parents. kNotFound says where it looked. A file that was named
+// must exist.
 Result<std::string> FindModelFile(const std::string& given, const char* environment,
                                   const std::string& folder);
 
-// FindModelFile with this process's environment and folder, then Model::Load with progress on stderr.
+// FindModelFile with this process's environment and folder, then Model::Load with progress on
+// stderr.
 Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given, bool quiet);
 
 }  // namespace kvlink::cli

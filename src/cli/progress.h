@@ -1,7 +1,7 @@
 // Progress: how far a long operation is, on a stream for people (stderr).
 //
-// On a terminal a bar that redraws itself; otherwise a line at every tenth, so that a log stays short.
-// Thread rule: one instance may be updated from several threads.
+// On a terminal a bar that redraws itself; otherwise a line at every tenth, so that a log stays
+// short. Thread rule: one instance may be updated from several threads.
 #pragma once
 
 #include <cstdio>

@@ -3,8 +3,8 @@
 //     {"id": "cs_0", "tenant": "shop", "turns": [{"messages": [{"role": "user", "content": "..."}],
 //      "max_tokens": 48, "n": 4, "assistant": "..."}]}
 //
-// A client sends the turns of a line in order. Before the next turn it appends `assistant` where present, else the answer.
-// docs/bench.md has the meaning of every field.
+// A client sends the turns of a line in order. Before the next turn it appends `assistant` where
+// present, else the answer. docs/bench.md has the meaning of every field.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,8 @@ struct Workload {
 Result<Workload> ReadWorkload(std::istream& in, const std::string& source, size_t limit);
 Result<Workload> ReadWorkloadFile(const std::string& path, size_t limit);
 
-// Seed of a sampled branch: 64-bit FNV-1a over id, turn and branch. The same in every run and on every machine.
+// Seed of a sampled branch: 64-bit FNV-1a over id, turn and branch. The same in every run and on
+// every machine.
 uint64_t BranchSeed(std::string_view id, size_t turn, uint32_t branch);
 
 }  // namespace kvlink::cli

@@ -1,0 +1,45 @@
+// Command: a subcommand of `kvlink`: its options and what runs once they are read. One file a
+// subcommand adds one.
+//
+// Exit codes: 0 done, 1 it failed on the way, 2 an option or a value is wrong (nothing was
+// started).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "kvlink/status.h"
+
+namespace kvlink::cli {
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command AddServe(CLI::App& kvlink);
+Command AddBench(CLI::App& kvlink);
+Command AddVersion(CLI::App& kvlink);
+
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitBadOption = 2;
+
+// Prints "kvlink: <message>" on stderr; answers the exit code that belongs to the status.
+int Fail(const Status& status);
+
+// Adds --config; the command line's `run` then sees its values.
+void AddConfigOption(CLI::App& app);
+
+// Checks for CLI::Option::check: an empty answer is fine, else it is the error after the option's
+// name.
+CLI::Validator IsByteSize();
+
+// Number of threads: `given`, or with 0 one per physical core that this process may use. Warns past
+// those.
+int ChooseThreads(int given);
+
+// Parses, applies the config file, runs. What main() does.
+int RunCommandLine(int argc, const char* const* argv);
+
+}  // namespace kvlink::cli

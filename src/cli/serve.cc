@@ -1,0 +1,238 @@
+// `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/byte_size.h"
+#include "cli/command.h"
+#include "cli/kv_budget.h"
+#include "cli/machine.h"
+#include "cli/model_file.h"
+#include "cli/signal_watch.h"
+#include "engine/engine.h"
+#include "kernel/paged_attention.h"
+#include "kvlink/cache.h"
+#include "kvlink/options.h"
+#include "server/server.h"
+
+namespace kvlink::cli {
+namespace {
+
+struct ServeFlags {
+  std::string model, host = "127.0.0.1", kv_memory, sharing = "exact", api_keys, log_dir;
+  std::vector<std::string> model_names;
+  int port = 8080, threads = 0, http_threads = 2;
+  uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024;
+  double cow_copy_threshold = CacheOptions{}.cow_copy_threshold;
+  double pin_budget = CacheOptions{}.pin_budget;
+  std::string output_memory = "16M";
+  int shutdown_grace_s = 10;
+  bool quiet = false;
+};
+
+void AddOptions(CLI::App& app, ServeFlags& flags) {
+  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched");
+  app.add_option("--model-name", flags.model_names,
+                 "Name in answers and aliases that requests may use; default: the file's name");
+  app.add_option("--host", flags.host, "Address to listen on")->capture_default_str();
+  app.add_option("--port", flags.port, "Port; 0 takes a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Threads that compute; default: physical cores that this process may use")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--http-threads", flags.http_threads, "Threads that serve connections")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
+      ->check(CLI::Range(16, 1 << 24));
+  app.add_option("--max-seqs", flags.max_seqs, "Sequences that run at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--max-queue", flags.max_queue, "Requests that may wait; more are refused")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--kv-memory", flags.kv_memory,
+                 "RAM for KV, such as 4GiB; default: half of what is free")
+      ->check(IsByteSize());
+  app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
+      ->check(CLI::IsMember({"off", "exact"}))
+      ->capture_default_str();
+  app.add_option("--cow-copy-threshold", flags.cow_copy_threshold,
+                 "Modified share of a shared block above which it is copied as a whole")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--pin-budget", flags.pin_budget, "Share of the KV memory that pins may hold")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--output-memory", flags.output_memory,
+                 "RAM for remembering answers, so that text sent back hits their tokens")
+      ->check(IsByteSize())
+      ->capture_default_str();
+  app.add_option(
+      "--api-keys", flags.api_keys,
+      "File with a line \"name sha256hex tenant\" per key; default: no keys, one tenant");
+  app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only");
+  app.add_option("--shutdown-grace", flags.shutdown_grace_s,
+                 "Seconds that running requests get to finish after SIGINT or SIGTERM")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  app.add_flag("--quiet", flags.quiet, "No progress, and no log on stderr");
+  AddConfigOption(app);
+}
+
+// What can be said before a model is loaded for a minute.
+Status CheckFiles(const ServeFlags& flags) {
+  std::error_code error;
+  if (!flags.api_keys.empty() && !std::filesystem::is_regular_file(flags.api_keys, error)) {
+    return Status(StatusCode::kNotFound, "--api-keys: no file '" + flags.api_keys + "'");
+  }
+  if (!flags.log_dir.empty()) {
+    std::filesystem::create_directories(flags.log_dir, error);
+    if (error) {
+      return Status(StatusCode::kInvalidArgument,
+                    "--log-dir: cannot make '" + flags.log_dir + "': " + error.message());
+    }
+  }
+  return Status::Ok();
+}
+
+// What is served, built from the bottom up and taken down from the top.
+struct Stack {
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<Cache> cache;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<server::Server> server;
+  uint64_t kv_bytes = 0;
+  int threads = 0;
+};
+
+Status StartEngine(const ServeFlags& flags, Stack& stack) {
+  const model::Model& model = *stack.model;
+  const model::ModelInfo& info = model.info();
+  if (flags.ctx > info.context_train) {
+    std::fprintf(stderr,
+                 "kvlink: warning: --ctx %u is more than the %u tokens the model was trained for; "
+                 "answers past those may be poor\n",
+                 flags.ctx, info.context_train);
+  }
+  const uint64_t available = AvailableMemory();
+  const auto bytes =
+      ChooseKvBytes(flags.kv_memory, available, TotalMemory(), info.file_bytes, model.kv_shape());
+  if (!bytes.ok()) return bytes.status();
+  if (available != 0 && *bytes > available) {
+    std::fprintf(stderr, "kvlink: warning: --kv-memory %s is more than the %s that is free now\n",
+                 flags.kv_memory.c_str(), FormatByteSize(available).c_str());
+  }
+  stack.kv_bytes = *bytes;
+
+  CacheOptions cache_options;
+  cache_options.shape = model.kv_shape();
+  cache_options.sharing = flags.sharing == "off" ? Sharing::kOff : Sharing::kExact;
+  cache_options.budget_bytes = *bytes;
+  cache_options.model_fingerprint = model.fingerprint();
+  cache_options.cow_copy_threshold = flags.cow_copy_threshold;
+  cache_options.pin_budget = flags.pin_budget;
+  cache_options.output_memory_bytes = *ParseByteSize(flags.output_memory);
+  auto cache = CreateCache(cache_options);
+  if (!cache.ok()) return cache.status();
+  stack.cache = *std::move(cache);
+
+  engine::EngineOptions engine_options;
+  engine_options.num_threads = stack.threads;
+  engine_options.context = flags.ctx;
+  engine_options.max_sequences = flags.max_seqs;
+  engine_options.chunk_tokens = flags.chunk;
+  engine_options.max_queue = flags.max_queue;
+  auto engine = engine::Engine::Create(model, *stack.cache, engine_options);
+  if (!engine.ok()) return engine.status();
+  stack.engine = *std::move(engine);
+  return Status::Ok();
+}
+
+Status StartServer(const ServeFlags& flags, Stack& stack) {
+  server::ServerOptions options;
+  options.host = flags.host;
+  options.port = static_cast<uint16_t>(flags.port);
+  options.threads = flags.http_threads;
+  options.model_ids = flags.model_names;
+  options.api_keys_file = flags.api_keys;
+  options.log_dir = flags.log_dir;
+  options.log_to_stderr = !flags.quiet;
+  options.version = KVLINK_VERSION;
+  options.limits.shutdown_grace = std::chrono::seconds(flags.shutdown_grace_s);
+  auto server = server::Server::Create(*stack.engine, std::move(options));
+  if (!server.ok()) return server.status();
+  stack.server = *std::move(server);
+  return Status::Ok();
+}
+
+// The address that a client on this machine can use.
+std::string LocalUrl(const ServeFlags& flags, const server::Server& server) {
+  const std::string port = std::to_string(server.port());
+  if (flags.host == "0.0.0.0") return "http://127.0.0.1:" + port;
+  if (flags.host == "::") return "http://[::1]:" + port;
+  return "http://" + server.address();
+}
+
+void PrintStart(const ServeFlags& flags, const Stack& stack) {
+  const model::ModelInfo& info = stack.model->info();
+  const uint32_t context = flags.ctx != 0 ? flags.ctx : info.context_train;
+  const std::string url = LocalUrl(flags, *stack.server);
+  std::printf("kvlink %s\n", KVLINK_VERSION);
+  std::printf("  model    %s (%s, %s), %s\n", info.name.c_str(), info.architecture.c_str(),
+              info.weight_type.c_str(), info.path.c_str());
+  std::printf("  compute  %d %s, %s kernels\n", stack.threads,
+              stack.threads == 1 ? "thread" : "threads", kernel::NumericPath().c_str());
+  std::printf("  KV       %s; at most %u run at once; sharing %s\n",
+              DescribeKvBytes(stack.kv_bytes, stack.model->kv_shape(), context).c_str(),
+              flags.max_seqs, flags.sharing.c_str());
+  std::printf("  logs     %s\n", flags.log_dir.empty() ? (flags.quiet ? "none" : "stderr")
+                                                       : (flags.log_dir + "/kvlink.log").c_str());
+  std::printf("  address  %s\n\n", url.c_str());
+  std::printf(
+      "Try: curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
+      "  -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}]}'\n",
+      url.c_str(), flags.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'");
+  std::printf("Stop: Ctrl-C\n");
+  std::fflush(stdout);
+}
+
+int Serve(const ServeFlags& flags) {
+  SignalWatch signals;
+  std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of its socket
+  if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
+  Stack stack;
+  stack.threads = ChooseThreads(flags.threads);
+  auto model = OpenModel(flags.model, flags.quiet);
+  if (!model.ok()) return Fail(model.status());
+  stack.model = *std::move(model);
+  if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);
+  if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(status);
+
+  signals.OnSignal([&](int) { stack.server->Stop(); });
+  PrintStart(flags, stack);
+  stack.server->Run();
+  signals.OnSignal(nullptr);
+  std::fprintf(stderr, "kvlink: stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+Command AddServe(CLI::App& kvlink) {
+  CLI::App* app = kvlink.add_subcommand("serve", "Serve a model over an OpenAI-compatible API");
+  const auto flags = std::make_shared<ServeFlags>();
+  AddOptions(*app, *flags);
+  return {app, [flags] { return Serve(*flags); }};
+}
+
+}  // namespace kvlink::cli

@@ -1,0 +1,19 @@
+// `kvlink version`: what this executable is, and which kernels it takes on this machine.
+#include <cstdio>
+
+#include "cli/command.h"
+#include "cli/machine.h"
+#include "kernel/paged_attention.h"
+
+namespace kvlink::cli {
+
+Command AddVersion(CLI::App& kvlink) {
+  CLI::App* app = kvlink.add_subcommand("version", "Print the version and the kernels in use");
+  return {app, [] {
+            std::printf("kvlink %s\ncompiler %s\nprocessor %s\nkernels %s\n", KVLINK_VERSION,
+                        __VERSION__, CpuName().c_str(), kernel::NumericPath().c_str());
+            return 0;
+          }};
+}
+
+}  // namespace kvlink::cli
