@@ -192,29 +192,33 @@ std::optional<BlockId> BlockGraph::Victim() const {
   return order_.First(counts_.reused_cached_pages);
 }
 
-// The block, its base, and all blocks before it. A base has the same parent, so one path is enough.
+// Visits the block, its base (which has the same parent) and all blocks before it, until `visit` says
+// that this one is held long enough: then all that it needs are, too.
 template <typename Visit>
 void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
   for (; id != kNoBlock; id = blocks_[id].parent) {
-    visit(id);
-    if (blocks_[id].base != kNoBlock) visit(blocks_[id].base);
+    if (!visit(id)) return;
+    if (blocks_[id].base != kNoBlock && !visit(blocks_[id].base)) return;
   }
 }
 
 void BlockGraph::Pin(BlockId first, base::TimePoint until) {
   ForPinClosure(first, [&](BlockId id) {
     const auto old = blocks_[id].pinned_until;
-    if (old && *old >= until) return;
+    if (old && *old >= until) return false;
     if (old) pins_.erase({*old, id});
     pins_.insert({until, id});
     Update(id, [until](Block& block) { block.pinned_until = until; });
+    return true;
   });
 }
 
 std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId first) const {
   std::pair<uint64_t, uint64_t> cost{0, 0};
   ForPinClosure(first, [&](BlockId id) {
-    if (!blocks_[id].pinned_until) ++(blocks_[id].difference ? cost.second : cost.first);
+    if (blocks_[id].pinned_until) return false;
+    ++(blocks_[id].difference ? cost.second : cost.first);
+    return true;
   });
   return cost;
 }

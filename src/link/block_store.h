@@ -1,0 +1,91 @@
+// BlockStore: the blocks that are resident, which three rooms know three things about: `pool` where
+// their rows lie, `cache` what needs and uses them, `match` which tokens they hold. It makes room by
+// evicting, and keeps the three in step.
+//
+// Invariants
+//   1. A block is in the index if and only if the graph keeps it; its tokens are its valid rows'.
+//   2. Page counts agree: the graph's pages + the pool's slabs + free pages == total.
+// Threads: const members may run at the same time; everything else needs the store alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "cache/block_graph.h"
+#include "cache/copy_on_write.h"
+#include "kvlink/cache.h"
+#include "kvlink/options.h"
+#include "link/counters.h"
+#include "match/block_key.h"
+#include "match/evicted_keys.h"
+#include "match/prefix_index.h"
+#include "pool/page_pool.h"
+
+namespace kvlink::link {
+
+// Rows to copy once the lock is dropped. Only the engine's thread writes, evicts or frees pages, and
+// a new block is findable only after its first commit, so nobody sees the copy half done.
+struct PendingCopy {
+  BlockView from, to;
+  uint32_t first_row = 0, num_rows = 0;
+};
+
+class BlockStore {
+ public:
+  // `options` are valid, `counters` outlives the store.
+  static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options,
+                                                    Counters* counters);
+
+  // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when what
+  // is in use or pinned leaves too little; then nothing a caller can see has changed.
+  Status MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now);
+
+  // These cannot fail after MakeRoom. The new block has one user, `appender`.
+  BlockId AddPage(BlockId parent, uint64_t appender);
+  // The block into which `appender` writes after the shared rows that `cow` decided on.
+  BlockId AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source, uint64_t appender,
+                         std::optional<PendingCopy>* copy);
+
+  // Makes the rows that were just committed findable: `tokens` are all of the block's, the last
+  // `num_new` are new. Returns the block, or the one that already stands for these tokens; then the
+  // block is in no index any more, and the caller goes over to that one.
+  BlockId Publish(BlockId id, const match::Root& root, std::span<const TokenId> tokens,
+                  uint32_t num_new);
+
+  void Clear();  // evicts and forgets everything that no sequence uses
+  void NotePeak();
+
+  cache::BlockGraph& graph() { return graph_; }
+  const cache::BlockGraph& graph() const { return graph_; }
+  const match::PrefixIndex& index() const { return index_; }
+  bool WasEvicted(const base::BlockKey& key) const { return evicted_.Contains(key); }
+  const KvShape& shape() const { return shape_; }
+  uint32_t difference_capacity() const { return difference_capacity_; }
+  uint64_t total_pages() const { return total_pages_; }
+  uint64_t pinned_bytes() const;
+  uint64_t BytesOf(uint64_t pages, uint64_t fragments) const;
+  void AddTo(CacheStats* stats) const;
+
+ private:
+  BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
+             uint32_t difference_capacity, Counters* counters);
+  void Evict(BlockId id);
+  Status Exhausted(uint64_t pages) const;
+  uint64_t InUseSlabs() const;
+
+  const KvShape shape_;
+  const uint64_t budget_bytes_;
+  const uint32_t difference_capacity_;  // rows of a difference block; 0: none are made
+  Counters* const counters_;
+  const std::unique_ptr<pool::PagePool> pool_;  // outlives the graph's references
+  const uint64_t total_pages_;
+  cache::BlockGraph graph_;
+  match::PrefixIndex index_;
+  match::EvictedKeys evicted_;
+  uint64_t peak_in_use_bytes_ = 0;
+};
+
+}  // namespace kvlink::link

@@ -1,0 +1,143 @@
+#include "link/conductor.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "link/linked_sequence.h"
+#include "link/lookup.h"
+
+namespace kvlink::link {
+
+using std::chrono::duration_cast;
+using std::chrono::nanoseconds;
+
+Plan Conductor::Lookup(const LookupRequest& request) const {
+  const base::TimePoint start = state_->options.clock();
+  const match::Root root = state_->keys.MakeRoot(request.ns);
+  Plan plan;
+  {
+    const base::ReaderLock lock(state_->mutex);
+    plan = PlanOf(*state_, request, FindPrompt(*state_, request, root));
+  }
+  const nanoseconds elapsed = state_->options.clock() - start;
+  plan.match_us = static_cast<double>(elapsed.count()) / 1e3;
+  state_->counters->lookups.Add();
+  state_->counters->match_ns.Add(static_cast<uint64_t>(elapsed.count()));
+  return plan;
+}
+
+Status Conductor::CheckRequest(const LookupRequest& request) const {
+  if (request.tokens.empty()) return {StatusCode::kInvalidArgument, "the prompt has no tokens"};
+  const KvShape& shape = state_->options.shape;
+  const uint64_t positions = request.tokens.size() + 1;
+  const uint64_t needed = (positions + shape.tokens_per_block - 1) / shape.tokens_per_block;
+  const uint64_t total = state_->options.budget_bytes / shape.page_bytes();
+  if (needed <= total) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          "a prompt of " + std::to_string(request.tokens.size()) + " tokens needs " +
+              std::to_string(needed * shape.page_bytes()) + " bytes of KV, the budget is " +
+              std::to_string(state_->options.budget_bytes) + " bytes (" +
+              std::to_string(total * shape.tokens_per_block) + " tokens)"};
+}
+
+Result<std::unique_ptr<Sequence>> Conductor::Begin(const LookupRequest& request, const Plan& plan) {
+  const Status valid = CheckRequest(request);
+  if (!valid.ok()) return valid;
+  Counters& counters = *state_->counters;
+  match::Root root = state_->keys.MakeRoot(request.ns);
+  const bool store = request.store && state_->options.sharing != Sharing::kOff;
+  const base::TimePoint start = state_->options.clock();
+  // Outside the lock's scope: a sequence that fails to begin takes the lock when it goes.
+  auto sequence = std::make_unique<LinkedSequence>(state_, root, store);
+  Plan fresh;
+  {
+    const base::WriterLock lock(state_->mutex);
+    const match::PrefixMatch match = FindPrompt(*state_, request, root);
+    fresh = PlanOf(*state_, request, match);
+    counters.match_ns.Add(static_cast<uint64_t>(
+        duration_cast<nanoseconds>(state_->options.clock() - start).count()));
+    const Status begun = sequence->Begin(request, match);
+    if (!begun.ok()) return begun;
+  }
+  sequence->FinishCopies();
+  const uint32_t exact = std::min(fresh.exact_tokens, fresh.compute_from);
+  counters.queried_tokens.Add(request.tokens.size());
+  counters.exact_tokens.Add(exact);
+  counters.partial_tokens.Add(fresh.compute_from - exact);
+  counters.misses[static_cast<size_t>(fresh.miss_reason)].Add();
+  if (fresh.diverged_at < plan.exact_tokens + plan.partial_tokens) counters.fallbacks.Add();
+  return std::unique_ptr<Sequence>(std::move(sequence));
+}
+
+bool Conductor::StillComputing(const InFlight& wait) const {
+  const base::ReaderLock lock(state_->mutex);
+  return state_->in_flight.IsComputing({wait.key_lo, wait.key_hi}, wait.leader);
+}
+
+Result<uint32_t> Conductor::Pin(const LookupRequest& request, std::chrono::milliseconds ttl) {
+  if (ttl.count() <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a pin's time to live must be above 0 ms, not " + std::to_string(ttl.count()));
+  }
+  const match::Root root = state_->keys.MakeRoot(request.ns);
+  const base::TimePoint now = state_->options.clock();
+  const auto budget = static_cast<uint64_t>(state_->options.pin_budget *
+                                            static_cast<double>(state_->options.budget_bytes));
+  const base::WriterLock lock(state_->mutex);
+  BlockStore& store = *state_->store;
+  store.graph().ExpirePins(now);
+  const match::PrefixMatch match = FindPrompt(*state_, request, root);
+  std::vector<BlockId> blocks = match.blocks;
+  if (match.partial != kNoBlock) blocks.push_back(match.partial);
+  uint32_t pinned = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto [pages, fragments] = store.graph().CostOfPin(blocks[i]);
+    if (store.pinned_bytes() + store.BytesOf(pages, fragments) > budget) break;
+    store.graph().Pin(blocks[i], now + ttl);
+    pinned += i < match.blocks.size() ? shape().tokens_per_block : match.partial_rows;
+  }
+  if (pinned == 0 && !blocks.empty()) {
+    return Status(StatusCode::kResourceExhausted,
+                  "pins hold " + std::to_string(store.pinned_bytes()) + " of " +
+                      std::to_string(budget) + " bytes: not one more block fits");
+  }
+  return pinned;
+}
+
+void Conductor::Clear() {
+  const base::WriterLock lock(state_->mutex);
+  state_->store->Clear();
+}
+
+// Texts are kept per namespace, by the same typed and length-prefixed fields as blocks.
+void Conductor::Remember(const Namespace& ns, std::string_view text,
+                         std::span<const TokenId> tokens) {
+  if (state_->options.sharing == Sharing::kOff) return;
+  state_->texts.Remember(state_->keys.MakeRoot(ns).extras, text, tokens);
+}
+
+std::optional<std::vector<TokenId>> Conductor::Recall(const Namespace& ns,
+                                                      std::string_view text) const {
+  auto tokens = state_->texts.Recall(state_->keys.MakeRoot(ns).extras, text);
+  if (tokens) state_->counters->output_splices.Add();
+  return tokens;
+}
+
+std::optional<Cache::Recalled> Conductor::RecallPrefix(const Namespace& ns,
+                                                       std::string_view text) const {
+  auto recalled = state_->texts.RecallPrefix(state_->keys.MakeRoot(ns).extras, text);
+  if (recalled) state_->counters->output_splices.Add();
+  return recalled;
+}
+
+CacheStats Conductor::Stats() const {
+  CacheStats stats;
+  const base::ReaderLock lock(state_->mutex);
+  state_->counters->CopyTo(&stats);
+  stats.tracking_bytes = state_->sequence_bytes + state_->in_flight.tracking_bytes();
+  state_->store->AddTo(&stats);
+  return stats;
+}
+
+}  // namespace kvlink::link

@@ -1,0 +1,47 @@
+// Conductor: the cache that the public API promises, from the rooms below: what to share (`match`),
+// what needs what (`cache`), where it lies (`pool`).
+//
+// A lookup reads, and everything else is prepared first and then applied at once, so that a request is
+// either admitted whole or changes nothing. A plan that no longer holds when it is begun (a page was
+// evicted in between) is a smaller hit, counted as a fallback: computing always works.
+// Threads and lock: cache_state.h. Cost: Lookup O(blocks of the prompt); Begin the same, plus the copy
+// of at most one block.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "kvlink/cache.h"
+#include "link/cache_state.h"
+
+namespace kvlink::link {
+
+class Conductor final : public Cache {
+ public:
+  explicit Conductor(std::shared_ptr<CacheState> state) : state_(std::move(state)) {}
+
+  const KvShape& shape() const override { return state_->options.shape; }
+  Plan Lookup(const LookupRequest& request) const override;
+  Result<std::unique_ptr<Sequence>> Begin(const LookupRequest& request, const Plan& plan) override;
+  bool StillComputing(const InFlight& wait) const override;
+  void CountWait() override { state_->counters->single_flight_waits.Add(); }
+  void CountTakeover() override { state_->counters->single_flight_takeovers.Add(); }
+  Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) override;
+  void Clear() override;
+  void Remember(const Namespace& ns, std::string_view text,
+                std::span<const TokenId> tokens) override;
+  std::optional<std::vector<TokenId>> Recall(const Namespace& ns,
+                                             std::string_view text) const override;
+  std::optional<Recalled> RecallPrefix(const Namespace& ns, std::string_view text) const override;
+  CacheStats Stats() const override;
+
+ private:
+  Status CheckRequest(const LookupRequest& request) const;
+
+  const std::shared_ptr<CacheState> state_;
+};
+
+}  // namespace kvlink::link

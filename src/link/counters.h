@@ -1,0 +1,49 @@
+// Counters of CacheStats, which only grow. Atomic, because lookups count from any thread; relaxed,
+// because nothing is ordered by them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "kvlink/cache.h"
+
+namespace kvlink::link {
+
+class Counter {
+ public:
+  void Add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+struct Counters {
+  Counter lookups, queried_tokens, exact_tokens, partial_tokens;
+  std::array<Counter, static_cast<size_t>(MissReason::kCount)> misses;
+  Counter collisions, stored_blocks, evicted_blocks;
+  Counter cow_full_copies, cow_difference_blocks;
+  Counter single_flight_waits, single_flight_takeovers;
+  Counter fallbacks, output_splices, match_ns;
+
+  void CopyTo(CacheStats* stats) const {
+    stats->lookups = lookups.value();
+    stats->queried_tokens = queried_tokens.value();
+    stats->exact_tokens = exact_tokens.value();
+    stats->partial_tokens = partial_tokens.value();
+    for (size_t i = 0; i < misses.size(); ++i) stats->misses[i] = misses[i].value();
+    stats->collisions = collisions.value();
+    stats->stored_blocks = stored_blocks.value();
+    stats->evicted_blocks = evicted_blocks.value();
+    stats->cow_full_copies = cow_full_copies.value();
+    stats->cow_difference_blocks = cow_difference_blocks.value();
+    stats->single_flight_waits = single_flight_waits.value();
+    stats->single_flight_takeovers = single_flight_takeovers.value();
+    stats->fallbacks = fallbacks.value();
+    stats->output_splices = output_splices.value();
+    stats->match_ns = match_ns.value();
+  }
+};
+
+}  // namespace kvlink::link

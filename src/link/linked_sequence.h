@@ -1,0 +1,85 @@
+// LinkedSequence: one branch's context, as a chain of blocks that it uses.
+//
+//   chain    [ block 0 ][ block 1 ][ block 2 ][ block 3 ]      num_ready rows are valid, the rest of
+//   rows      shared     shared     own: r r . .  reserved      `capacity` has a place
+//
+// Invariants
+//   1. It uses every block of its chain; a block's parent is the one before it.
+//   2. Only the last block that holds valid rows and those after it are written, and only by the
+//      sequence that is their appender. Rows below num_ready are never written.
+//   3. If it stores, every committed row is in the index: full blocks and the tail.
+// Threads: the engine's. Cost: Commit is O(blocks it completes); Begin, Fork and release O(blocks).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/copy_on_write.h"
+#include "kvlink/cache.h"
+#include "link/cache_state.h"
+
+namespace kvlink::link {
+
+class LinkedSequence final : public Sequence {
+ public:
+  LinkedSequence(std::shared_ptr<CacheState> state, match::Root root, bool store);
+  ~LinkedSequence() override;
+  LinkedSequence(const LinkedSequence&) = delete;
+  LinkedSequence& operator=(const LinkedSequence&) = delete;
+
+  // Takes what `match` found and makes room for the prompt and one token; announces what it will
+  // compute. All or nothing. FinishCopies follows, without the lock.
+  Status Begin(const LookupRequest& request, const match::PrefixMatch& match)
+      KVLINK_REQUIRES(state_->mutex);
+  void FinishCopies();
+
+  uint64_t id() const override { return id_; }
+  uint32_t num_ready() const override { return num_ready_; }
+  uint32_t capacity() const override { return capacity_; }
+  Status Reserve(uint32_t num_tokens) override;
+  const SpanTable& table() const override { return table_; }
+  void Commit(std::span<const TokenId> tokens) override;
+  Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) override;
+
+ private:
+  // Shares the first `num_full` blocks of `chain` and, of the block after them, `tail_rows` rows.
+  struct Prefix {
+    std::span<const BlockId> full;
+    BlockId tail = kNoBlock;
+    uint32_t tail_rows = 0;
+    uint32_t end_row = 0;  // rows of the tail's block up to here will be written
+    bool may_take_over = false;
+    bool is_request = false;  // counts as a use of the blocks; a branch of a request does not
+  };
+  Status StartFrom(const Prefix& prefix, uint32_t room_for) KVLINK_REQUIRES(state_->mutex);
+  Status StartBranch(const LinkedSequence& source, uint32_t num_tokens, uint32_t max_new_tokens)
+      KVLINK_REQUIRES(state_->mutex);
+  Status CopyAllFrom(const LinkedSequence& source, uint32_t num_tokens)
+      KVLINK_REQUIRES(state_->mutex);
+  void Announce(std::span<const TokenId> tokens) KVLINK_REQUIRES(state_->mutex);
+  Status ReserveLocked(uint32_t num_tokens) KVLINK_REQUIRES(state_->mutex);
+  void AppendPages(uint32_t count) KVLINK_REQUIRES(state_->mutex);
+  void ReplaceTailByFullCopy() KVLINK_REQUIRES(state_->mutex);
+  void CommitToBlock(std::span<const TokenId> tokens) KVLINK_REQUIRES(state_->mutex);
+  void GoOverTo(size_t index, BlockId standing) KVLINK_REQUIRES(state_->mutex);
+  void RebuildTable() KVLINK_REQUIRES(state_->mutex);
+  base::TimePoint Now() const { return state_->options.clock(); }
+  uint32_t block_size() const { return state_->options.shape.tokens_per_block; }
+
+  const std::shared_ptr<CacheState> state_;
+  const match::Root root_;
+  const bool store_;
+  uint64_t id_ = 0;
+  std::vector<BlockId> chain_;
+  std::vector<TokenId> tail_tokens_;  // of the valid rows of a block that is not full, if it stores
+  uint32_t num_ready_ = 0;
+  uint32_t capacity_ = 0;
+  SpanTable table_;
+  std::vector<PendingCopy> copies_;
+  size_t counted_bytes_ = 0;  // of state_->sequence_bytes
+};
+
+}  // namespace kvlink::link

@@ -1,0 +1,91 @@
+#include "link/lookup.h"
+
+#include <algorithm>
+
+namespace kvlink::link {
+namespace {
+
+bool MayReuse(const CacheState& state, const LookupRequest& request) {
+  return request.reuse && state.options.sharing != Sharing::kOff;
+}
+
+// Whether other tokens than the prompt's follow the last row that matched. Where nothing follows, the
+// prompt goes on where the cache ends, as the next turn of a chat does: all that is there was found.
+bool OthersFollow(const BlockStore& store, const match::PrefixMatch& match) {
+  if (match.partial != kNoBlock) {
+    return match.partial_rows < store.index().TokensOf(match.partial).size();
+  }
+  return store.index().HasChildren(match.blocks.back());
+}
+
+// The tenant's unsalted chain has this prompt's first block. Other salts are not looked at: what they
+// hold is nobody else's business.
+bool CachedWithoutSalt(const CacheState& state, const LookupRequest& request)
+    KVLINK_REQUIRES_SHARED(state.mutex) {
+  const uint32_t block = state.options.shape.tokens_per_block;
+  if (request.ns.salt.empty() || request.tokens.size() < block) return false;
+  const match::Root unsalted = state.keys.MakeRoot({.tenant = request.ns.tenant, .salt = ""});
+  return !state.store->index().Find(unsalted, request.tokens.first(block)).blocks.empty();
+}
+
+MissReason ReasonOf(const CacheState& state, const LookupRequest& request,
+                    const match::PrefixMatch& match) KVLINK_REQUIRES_SHARED(state.mutex) {
+  if (!MayReuse(state, request)) return MissReason::kPolicy;
+  const auto size = static_cast<uint32_t>(request.tokens.size());
+  if (match.num_tokens >= ComputeFrom(request, size)) return MissReason::kNone;
+  if (match.has_next && state.store->WasEvicted(match.next_key)) return MissReason::kEvicted;
+  if (match.num_tokens > 0) {
+    return OthersFollow(*state.store, match) ? MissReason::kDiverged : MissReason::kNone;
+  }
+  return CachedWithoutSalt(state, request) ? MissReason::kSalt : MissReason::kCold;
+}
+
+// The last of the consecutive blocks, from the first that is missing, that one leader computes.
+std::optional<InFlight> InFlightOf(const CacheState& state, const LookupRequest& request,
+                                   const match::PrefixMatch& match)
+    KVLINK_REQUIRES_SHARED(state.mutex) {
+  if (!match.has_next) return std::nullopt;
+  const std::optional<uint64_t> leader = state.in_flight.LeaderOf(match.next_key);
+  if (!leader) return std::nullopt;
+  const uint32_t block = state.options.shape.tokens_per_block;
+  const auto size = static_cast<uint32_t>(request.tokens.size());
+  base::BlockKey key = match.next_key;
+  auto end = static_cast<uint32_t>((match.blocks.size() + 1) * block);
+  while (end + block <= size) {
+    const base::BlockKey next = state.keys.Next(key, request.tokens.subspan(end, block));
+    if (!state.in_flight.IsComputing(next, *leader)) break;
+    key = next;
+    end += block;
+  }
+  return InFlight{.leader = *leader, .key_lo = key.lo, .key_hi = key.hi, .num_tokens = end};
+}
+
+}  // namespace
+
+match::PrefixMatch FindPrompt(const CacheState& state, const LookupRequest& request,
+                              const match::Root& root) {
+  if (!MayReuse(state, request)) return {};
+  match::PrefixMatch match = state.store->index().Find(root, request.tokens);
+  state.counters->collisions.Add(match.collisions);
+  return match;
+}
+
+Plan PlanOf(const CacheState& state, const LookupRequest& request,
+            const match::PrefixMatch& match) {
+  Plan plan;
+  plan.num_tokens = static_cast<uint32_t>(request.tokens.size());
+  plan.partial_tokens = match.partial_rows;
+  plan.exact_tokens = match.num_tokens - match.partial_rows;
+  plan.compute_from = ComputeFrom(request, match.num_tokens);
+  plan.miss_reason = ReasonOf(state, request, match);
+  plan.diverged_at = match.num_tokens;
+  plan.in_flight = InFlightOf(state, request, match);
+  return plan;
+}
+
+uint32_t ComputeFrom(const LookupRequest& request, uint32_t ready) {
+  const auto size = static_cast<uint32_t>(request.tokens.size());
+  return std::min(ready, size - std::min(size, std::max(request.min_compute, 1u)));
+}
+
+}  // namespace kvlink::link
