@@ -1,0 +1,338 @@
+#include "server/api.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace kvlink::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kModelPrefix = "/v1/models/";
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<std::string> ModelIds(const ServerOptions& options, const model::ModelInfo& info) {
+  if (!options.model_ids.empty()) return options.model_ids;
+  std::string name = std::filesystem::path(info.path).stem().string();
+  if (name.empty()) name = info.name.empty() ? "default" : info.name;
+  return {name};
+}
+
+std::string Fingerprint(const std::string& model) {
+  const auto hash = Sha256(model);
+  char text[16];
+  std::snprintf(text, sizeof(text), "fp_%02x%02x%02x%02x%02x", hash[0], hash[1], hash[2], hash[3],
+                hash[4]);
+  return text;
+}
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+engine::Clock ClockOf(const engine::Engine& engine) {
+  return engine.options().clock ? engine.options().clock
+                                : [] { return std::chrono::steady_clock::now(); };
+}
+
+}  // namespace
+
+Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
+         std::shared_ptr<Log> log)
+    : engine_(engine),
+      tokenizer_(engine.model().tokenizer()),
+      options_(options),
+      keys_(std::move(keys)),
+      log_(std::move(log)),
+      model_ids_(ModelIds(options, engine.model().info())),
+      fingerprint_(Fingerprint(engine.model().fingerprint())),
+      created_(Now()),
+      metrics_(Metrics::Create(model_ids_.front())),
+      builder_(tokenizer_, engine.cache()),
+      generation_context_{engine, builder_, metrics_, ClockOf(engine),
+                          options.limits.max_pending_events},
+      connection_count_([] { return uint64_t{0}; }),
+      id_prefix_(options_.seed_source()) {}
+
+const std::vector<Api::Route>& Api::Routes() {
+  static const std::vector<Route> routes = {
+      {"/v1/chat/completions", "POST", true, &Api::Chat},
+      {"/v1/completions", "POST", true, &Api::Complete},
+      {"/v1/models", "GET", true, &Api::ListModels},
+      {kModelPrefix, "GET", true, &Api::ShowModel},  // and everything below
+      {"/tokenize", "POST", true, &Api::Tokenize},
+      {"/detokenize", "POST", true, &Api::Detokenize},
+      {"/health", "GET", false, &Api::Health},
+      {"/metrics", "GET", false, &Api::MetricsText},
+      {"/version", "GET", false, &Api::Version},
+  };
+  return routes;
+}
+
+const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) const {
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  for (const Route& route : Routes()) {
+    const bool below = std::string_view(route.path) == kModelPrefix &&
+                       request.path.starts_with(kModelPrefix) &&
+                       request.path.size() > std::string_view(kModelPrefix).size();
+    if (!below && request.path != route.path) continue;
+    if (method == route.method) return &route;
+    *error = {405, request.path + " takes " + route.method + ", not " + request.method, "",
+              "method_not_allowed"};
+    return nullptr;
+  }
+  *error = {404, "there is no " + request.path.substr(0, 200) + " here", "", "unknown_path"};
+  return nullptr;
+}
+
+void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
+  Call call{std::move(request),         std::move(responder), NewId(), "default", "",
+            generation_context_.clock()};
+  ApiError error;
+  const Route* route = FindRoute(call.request, &error);
+  call.route = route != nullptr ? route->path : "other";
+  if (!keys_.empty() && (route == nullptr || route->needs_key)) {
+    // Before anything is told about paths: who has no key learns nothing.
+    const ApiKeys::Key* key = keys_.Find(call.request.authorization);
+    if (key == nullptr) {
+      const bool given = !call.request.authorization.empty();
+      return Refuse(call, {401,
+                           given ? "the API key is not known"
+                                 : "an API key is needed: Authorization: Bearer KEY",
+                           "", "invalid_api_key"});
+    }
+    call.tenant = key->tenant;
+  }
+  if (route == nullptr) return Refuse(call, error);
+  (this->*route->handler)(std::move(call));
+}
+
+// --- small routes ---
+
+void Api::Health(Call call) { Answer(call, Dump({{"status", "ok"}})); }
+
+void Api::MetricsText(Call call) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_->Text(engine_.Stats(), connection_count_());
+  call.responder->Send(std::move(response));
+  metrics_->CountHttp(call.route, 200);  // not logged: it is asked every few seconds
+}
+
+void Api::Version(Call call) {
+  Answer(call, Dump({{"name", "kvlink"}, {"version", options_.version}}));
+}
+
+void Api::ListModels(Call call) {
+  Json list = {{"object", "list"}, {"data", Json::array()}};
+  for (const std::string& id : model_ids_) {
+    list["data"].push_back({{"id", id},
+                            {"object", "model"},
+                            {"created", created_},
+                            {"owned_by", "kvlink"},
+                            {"max_model_len", context_tokens()}});
+  }
+  Answer(call, Dump(list));
+}
+
+void Api::ShowModel(Call call) {
+  const std::string id = call.request.path.substr(std::string_view(kModelPrefix).size());
+  if (!CheckModel(call, id)) return;
+  const model::ModelInfo& info = engine_.model().info();
+  Answer(call, Dump({{"id", id},
+                     {"object", "model"},
+                     {"created", created_},
+                     {"owned_by", "kvlink"},
+                     {"max_model_len", context_tokens()},
+                     {"architecture", info.architecture},
+                     {"weight_type", info.weight_type},
+                     {"parameters", info.num_parameters}}));
+}
+
+void Api::Tokenize(Call call) {
+  Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
+  const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
+  if (!CheckModel(call, request.model)) return;
+  std::vector<TokenId> tokens;
+  if (request.text) {
+    tokens = tokenizer_.Encode(*request.text, request.add_special, request.parse_special);
+  } else {
+    const Namespace ns{call.tenant, ""};
+    Result<BuiltPrompt> built =
+        builder_.FromChat(ns, request.messages, request.tools_json, request.add_generation_prompt);
+    if (!built.ok()) {
+      ApiError error = FromStatus(built.status());
+      error.param = "messages";
+      return Refuse(call, error);
+    }
+    tokens = std::move(built->tokens);
+  }
+  Json json = {{"count", tokens.size()}, {"max_model_len", context_tokens()}, {"tokens", tokens}};
+  if (request.with_pieces) {
+    json["token_strs"] = Json::array();
+    for (const TokenId token : tokens)
+      json["token_strs"].push_back(TokenText(tokenizer_.Piece(token, true)));
+  }
+  Answer(call, Dump(json));
+}
+
+void Api::Detokenize(Call call) {
+  Parsed<DetokenizeRequest> parsed =
+      ParseDetokenizeRequest(call.request.body, tokenizer_.vocab_size());
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
+  const DetokenizeRequest& request = std::get<DetokenizeRequest>(parsed);
+  if (!CheckModel(call, request.model)) return;
+  const std::string text = tokenizer_.Decode(request.tokens, true);
+  // vLLM's name and llama.cpp's.
+  Answer(call, Dump({{"prompt", text}, {"content", text}}));
+}
+
+// --- generation ---
+
+void Api::Chat(Call call) {
+  auto parsed = ParseChatRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
+  Generate(std::move(call), std::move(parsed));
+}
+
+void Api::Complete(Call call) {
+  auto parsed = ParseCompletionRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
+  Generate(std::move(call), std::move(parsed));
+}
+
+Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) const {
+  const Namespace& ns = request.generation.ns;
+  std::vector<BuiltPrompt> prompts;
+  if (request.chat) {
+    Result<BuiltPrompt> built =
+        builder_.FromChat(ns, request.messages, request.tools_json, request.add_generation_prompt);
+    if (!built.ok()) {
+      ApiError error = FromStatus(built.status());
+      error.param = "messages";
+      return error;
+    }
+    prompts.push_back(*std::move(built));
+  }
+  for (const PromptInput& input : request.prompts) {
+    if (const auto* text = std::get_if<std::string>(&input)) {
+      prompts.push_back(builder_.FromText(ns, *text, request.add_special_tokens));
+      continue;
+    }
+    prompts.push_back(PromptBuilder::FromTokens(std::get<std::vector<TokenId>>(input)));
+    if (request.echo) prompts.back().text = tokenizer_.Decode(prompts.back().tokens, true);
+  }
+  const uint32_t context = context_tokens();
+  for (const BuiltPrompt& prompt : prompts) {
+    const char* param = request.chat ? "messages" : "prompt";
+    if (prompt.tokens.empty())
+      return ApiError{400, std::string(param) + ": the prompt has no tokens", param, ""};
+    if (prompt.tokens.size() + 1 > context) {
+      return ApiError{400,
+                      "this model's maximum context length is " + std::to_string(context) +
+                          " tokens, and the prompt has " + std::to_string(prompt.tokens.size()) +
+                          "; at least one is needed for the answer",
+                      param, "context_length_exceeded"};
+    }
+  }
+  return prompts;
+}
+
+void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
+  ApiRequest request = std::get<ApiRequest>(std::move(parsed));
+  if (!CheckModel(call, request.model)) return;
+  request.generation.ns.tenant = call.tenant;
+  if (!request.has_seed) request.generation.sampling.seed = options_.seed_source();
+  Parsed<std::vector<BuiltPrompt>> built = BuildPrompts(request);
+  if (const ApiError* error = std::get_if<ApiError>(&built)) return Refuse(call, *error);
+  auto& prompts = std::get<std::vector<BuiltPrompt>>(built);
+
+  // An answer that would not fit is shortened to what fits (finish_reason "length").
+  const auto longest = std::max_element(
+      prompts.begin(), prompts.end(),
+      [](const auto& a, const auto& b) { return a.tokens.size() < b.tokens.size(); });
+  const auto room = static_cast<uint32_t>(context_tokens() - longest->tokens.size());
+  request.generation.max_tokens = std::min(request.generation.max_tokens, room);
+
+  AnswerFormat::Head head;
+  head.id = (request.chat ? "chatcmpl-" : "cmpl-") + call.id;
+  head.model = model_ids_.front();
+  head.fingerprint = fingerprint_;
+  head.created = Now();
+  head.chat = request.chat;
+  head.echo = request.echo;
+  head.include_usage = request.include_usage;
+  head.logprobs = request.generation.logprobs;
+  head.prompt_logprobs = request.generation.prompt_logprobs;
+  auto responder = call.responder;
+  std::vector<std::pair<std::string, std::string>> headers = {{"X-Request-Id", call.id}};
+  auto on_end = [this, call = std::move(call)](const Generation::Summary& summary) {
+    Finish(call, summary.status,
+           " prompt=" + std::to_string(summary.prompt_tokens) +
+               " cached=" + std::to_string(summary.cached_tokens) +
+               " generated=" + std::to_string(summary.generated_tokens));
+  };
+  std::make_shared<Generation>(generation_context_, std::move(request), std::move(prompts),
+                               AnswerFormat(std::move(head), tokenizer_), std::move(headers),
+                               std::move(responder), std::move(on_end))
+      ->Start();
+}
+
+// --- shared by all ---
+
+bool Api::CheckModel(const Call& call, const std::string& model) {
+  if (model.empty() || std::find(model_ids_.begin(), model_ids_.end(), model) != model_ids_.end())
+    return true;
+  Refuse(call, {404,
+                "the model \"" + model.substr(0, 200) + "\" is not served here; \"" +
+                    model_ids_.front() + "\" is",
+                "model", "model_not_found"});
+  return false;
+}
+
+void Api::Answer(const Call& call, std::string json) {
+  HttpResponse response;
+  response.body = std::move(json);
+  response.headers.emplace_back("X-Request-Id", call.id);
+  call.responder->Send(std::move(response));
+  Finish(call, 200, "");
+}
+
+void Api::Refuse(const Call& call, const ApiError& error) {
+  HttpResponse response = ErrorResponse(error);
+  response.headers.emplace_back("X-Request-Id", call.id);
+  call.responder->Send(std::move(response));
+  Finish(call, error.status, "");
+}
+
+void Api::Finish(const Call& call, int status, const std::string& details) {
+  metrics_->CountHttp(call.route, status);
+  const double ms =
+      std::chrono::duration<double, std::milli>(generation_context_.clock() - call.start).count();
+  char time[32];
+  std::snprintf(time, sizeof(time), "%.1f", ms);
+  log_->Note(call.id + " " + call.request.method + " " + call.route + " " + std::to_string(status) +
+             " " + time + " ms tenant=" + call.tenant + details);
+}
+
+std::string Api::NewId() {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%016llx%08llx", static_cast<unsigned long long>(id_prefix_),
+                static_cast<unsigned long long>(next_id_.fetch_add(1)));
+  return text;
+}
+
+uint32_t Api::context_tokens() const {
+  const uint32_t limit = engine_.options().context;
+  return limit > 0 ? limit : engine_.model().info().context_train;
+}
+
+}  // namespace kvlink::server

@@ -1,0 +1,90 @@
+// Api: the routes. Authenticates, finds the route, parses, builds prompts and hands over to a
+// Generation.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/api_keys.h"
+#include "server/api_request.h"
+#include "server/generation.h"
+#include "server/http.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/prompt_builder.h"
+#include "server/server.h"
+
+namespace kvlink::server {
+
+class Api {
+ public:
+  Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys, std::shared_ptr<Log> log);
+
+  // Of HttpServer; read for /metrics.
+  void set_connection_count(std::function<uint64_t()> count) {
+    connection_count_ = std::move(count);
+  }
+  void Handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  Metrics& metrics() { return *metrics_; }
+  const std::string& model_id() const { return model_ids_.front(); }
+
+ private:
+  struct Call {
+    HttpRequest request;
+    std::shared_ptr<Responder> responder;
+    std::string id;  // of the request, in headers and the log
+    std::string tenant;
+    const char* route = "";
+    std::chrono::steady_clock::time_point start;
+  };
+  using Handler = void (Api::*)(Call);
+  struct Route {
+    const char *path, *method;
+    bool needs_key;
+    Handler handler;
+  };
+  static const std::vector<Route>& Routes();
+  const Route* FindRoute(const HttpRequest& request, ApiError* error) const;
+
+  void Health(Call call);
+  void MetricsText(Call call);
+  void Version(Call call);
+  void ListModels(Call call);
+  void ShowModel(Call call);
+  void Tokenize(Call call);
+  void Detokenize(Call call);
+  void Chat(Call call);
+  void Complete(Call call);
+
+  void Generate(Call call, Parsed<ApiRequest> parsed);
+  // Prompts as token ids, the length limit checked; or what is wrong.
+  Parsed<std::vector<BuiltPrompt>> BuildPrompts(const ApiRequest& request) const;
+  bool CheckModel(const Call& call, const std::string& model);
+  void Answer(const Call& call, std::string json);
+  void Refuse(const Call& call, const ApiError& error);
+  void Finish(const Call& call, int status, const std::string& details);
+  std::string NewId();
+  uint32_t context_tokens() const;
+
+  engine::Engine& engine_;
+  const model::Tokenizer& tokenizer_;
+  ServerOptions options_;
+  ApiKeys keys_;
+  std::shared_ptr<Log> log_;
+  std::vector<std::string> model_ids_;
+  std::string fingerprint_;
+  int64_t created_;
+  std::shared_ptr<Metrics> metrics_;
+  PromptBuilder builder_;
+  GenerationContext generation_context_;
+  std::function<uint64_t()> connection_count_;
+  const uint64_t id_prefix_;
+  std::atomic<uint64_t> next_id_{0};
+};
+
+}  // namespace kvlink::server

@@ -1,0 +1,77 @@
+// Server: the OpenAI-compatible HTTP front of one engine.
+//
+// Create reads the key file and binds the port, Run serves until Stop. A fixed number of threads
+// carries any number of connections; requests of one connection are answered in order. The engine
+// thread is never blocked by a client: its events go into bounded queues of values, and a client
+// that reads too slowly loses its request.
+//
+// Invariants
+//   1. Every well-formed HTTP request gets exactly one answer, or its connection is closed.
+//   2. A client that goes away cancels what it asked for.
+//   3. Usage in the answers and the counters of /metrics come from the same reports, so that sums
+//   are equal.
+// Threads: Run on one thread (it starts the others); Stop, port and address from any thread. Stop
+// is not safe in a signal handler.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kvlink/status.h"
+
+namespace kvlink::server {
+
+struct Limits {
+  size_t max_body_bytes = size_t{8} << 20;     // beyond: 413
+  size_t max_header_bytes = size_t{16} << 10;  // beyond: 431
+  size_t max_connections = 1024;               // beyond: 503
+  size_t max_pending_bytes = size_t{1}
+                             << 20;  // unsent answer; a reader slower than this is cut off
+  size_t max_pending_events = 8192;  // engine events not yet turned into answer, per HTTP request
+  uint32_t max_choices = 128;        // n and best_of
+  uint32_t max_prompts = 256;        // prompts of one /v1/completions
+  std::chrono::milliseconds request_timeout{30000};  // from a request's first byte to its last
+  std::chrono::milliseconds idle_timeout{75000};     // between requests
+  std::chrono::milliseconds write_timeout{30000};    // without a byte taken
+  std::chrono::milliseconds shutdown_grace{10000};   // what runs at Stop may finish within
+};
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;  // 0: any free port
+  int threads = 2;
+  // The first is the name in answers, the rest are aliases. Empty: the model file's name.
+  std::vector<std::string> model_ids;
+  std::string api_keys_file;  // lines "name sha256hex tenant"; empty: no keys, one tenant "default"
+  std::string log_dir;        // kvlink.log there, rotated; empty: no file
+  bool log_to_stderr = true;
+  std::string version = "0.1.0";
+  Limits limits;
+  std::function<uint64_t()>
+      seed_source;  // seeds of requests that give none; default: the system's randomness
+};
+
+class Server {
+ public:
+  // kInvalidArgument: an option, a line of the key file; kNotFound: the key file; kUnavailable: the
+  // address cannot be bound (the message has host, port and the system's words). The engine must
+  // outlive the server.
+  static Result<std::unique_ptr<Server>> Create(engine::Engine& engine, ServerOptions options);
+  virtual ~Server() = default;
+
+  // Serves until Stop; returns when every connection is closed.
+  virtual void Run() = 0;
+  // Stops accepting, closes idle connections, lets running requests finish for `shutdown_grace`,
+  // then cancels them. A second call cancels at once.
+  virtual void Stop() = 0;
+  virtual uint16_t port() const = 0;
+  virtual std::string address() const = 0;  // "127.0.0.1:8080"
+};
+
+}  // namespace kvlink::server
