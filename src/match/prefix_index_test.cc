@@ -432,8 +432,11 @@ class PrefixIndexRandomTest : public ::testing::TestWithParam<Setting> {
 };
 
 TEST_P(PrefixIndexRandomTest, DoesWhatASearchFromEndToEndDoes) {
+  size_t most = 0;
   for (int step = 0; step < 4000 && !HasFailure(); ++step) {
-    switch (random_.Below(8)) {
+    const bool filling = step / 300 % 2 == 0;
+    most = std::max(most, index_.num_blocks());
+    switch (random_.Below(filling ? 6 : 12)) {
       case 0:
         StorePrompt();
         break;
@@ -455,6 +458,7 @@ TEST_P(PrefixIndexRandomTest, DoesWhatASearchFromEndToEndDoes) {
     for (const auto& [id, block] : naive_.blocks) namespaces.insert(block.ns);
     ASSERT_EQ(index_.num_roots(), namespaces.size());
   }
+  EXPECT_GT(most, 50u);
   while (!naive_.blocks.empty()) EraseLeaf();
   EXPECT_EQ(index_.num_blocks(), 0u);
   EXPECT_EQ(index_.num_roots(), 0u);

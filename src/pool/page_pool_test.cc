@@ -165,6 +165,22 @@ TEST(PagePool, FragmentsShareAPageThatGoesBackWithTheLast) {
   EXPECT_EQ(pool->Counts().free, 2u);
 }
 
+TEST(PagePool, ASlabThatClosesLeavesTheOtherOpenSlabsAlone) {
+  const auto pool = NewPool(3);
+  std::vector<FragmentRef> fragments;
+  for (int i = 0; i < 12; ++i) fragments.push_back(Fragment(*pool));
+  for (const int open : {0, 4, 8}) fragments[open].reset();
+  const std::byte* const first_place = fragments[1].data();
+  for (const int last : {5, 6, 7}) fragments[last].reset();  // the slab in the middle closes
+  EXPECT_EQ(pool->Counts().slabs, 2u);
+  for (const int last : {9, 10, 11}) fragments[last].reset();
+  EXPECT_EQ(pool->Counts().slabs, 1u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(Fragment(*pool).data()) / kPage,
+            reinterpret_cast<uintptr_t>(first_place) / kPage);
+  fragments.clear();
+  EXPECT_EQ(pool->Counts().free, 3u);
+}
+
 TEST(PagePool, RefusesOptionsItCannotUseAndNamesThem) {
   const std::vector<std::pair<PoolOptions, std::string>> cases = {
       {{.page_bytes = 0, .budget_bytes = 1}, "page_bytes 0"},
@@ -232,30 +248,32 @@ class PoolModel {
  public:
   explicit PoolModel(uint64_t pages) : total_(pages), pool_(NewPool(pages)) {}
 
+  // Fills up and drains in turns, so that slabs open and close all the time.
   void Step() {
-    switch (random_.Below(9)) {
+    const bool filling = step_++ / 200 % 2 == 0;
+    switch (random_.Below(filling ? 8 : 12)) {
       case 0:
+        AllocatePage();
+        break;
       case 1:
-        Allocate(pages_, pool_->AllocatePage(), kPage, FreePages() > 0);
-        break;
       case 2:
-      case 3:
-        Allocate(fragments_, pool_->AllocateFragment(), kFragment, FragmentFits());
+        AllocateFragment();
         break;
-      case 4:
+      case 3:
         Share(pages_);
         break;
-      case 5:
+      case 4:
         Share(fragments_);
         break;
+      case 5:
+        CopyOnWrite();
+        break;
       case 6:
+      case 8:
         Drop(pages_, random_.Below(pages_.size() + 1));
         break;
-      case 7:
-        Drop(fragments_, random_.Below(fragments_.size() + 1));
-        break;
       default:
-        CopyOnWrite();
+        Drop(fragments_, random_.Below(fragments_.size() + 1));
         break;
     }
     Check();
@@ -275,6 +293,14 @@ class PoolModel {
     uint32_t value;  // what its bytes hold: unique to the page
   };
 
+  void AllocatePage() {
+    const bool fits = FreePages() > 0;
+    Allocate(pages_, pool_->AllocatePage(), kPage, fits);
+  }
+  void AllocateFragment() {
+    const bool fits = FragmentFits();
+    Allocate(fragments_, pool_->AllocateFragment(), kFragment, fits);
+  }
   template <typename Ref>
   void Allocate(std::vector<Held<Ref>>& held, Result<Ref> ref, size_t bytes, bool fits) {
     ASSERT_EQ(ref.ok(), fits);
@@ -351,6 +377,7 @@ class PoolModel {
   std::vector<Held<FragmentRef>> fragments_;
   base::Random random_{16};
   uint32_t last_value_ = 0;
+  uint64_t step_ = 0;
 };
 
 TEST(PagePool, KeepsItsLawsUnderRandomOperations) {
