@@ -1,7 +1,6 @@
 // `kvlink bench`: replays a workload, once per mode in one run, or against a server behind a URL;
 // or measures the engine's raw operations. docs/bench.md has the formats and what each figure
 // means.
-#include <malloc.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -220,7 +219,6 @@ class ModeRuns {
   }
 
   Status Run(const std::string& mode) {
-    malloc_trim(0);
     ResetPeakResident();
     BenchEngineOptions options = options_;
     options.sharing = mode == "off" ? Sharing::kOff : Sharing::kExact;
