@@ -1,0 +1,155 @@
+// TileWorker: one thread's scratch memory, and the attention of one work item in it: the queries of
+// a tile, for one KV head, over a range of chunks.
+//
+// A chunk takes three passes: scores of all its positions, one softmax a row, weighted values. Each
+// pass asks for the memory of the next one (V while scoring, the next chunk's K while weighing).
+// Rows that a difference block replaces are composed into scratch before they are read; everything
+// else is read where it lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernel/attention_plan.h"
+#include "kernel/paged_attention.h"
+#include "kernel/span_cursor.h"
+#include "kernel/tile_kernels.h"
+
+namespace kvlink::kernel {
+
+// Floats aligned to a cache line, never initialised.
+class AlignedFloats {
+ public:
+  AlignedFloats() = default;
+  explicit AlignedFloats(size_t size) { Reserve(size); }
+  // Keeps nothing. Allocates only when it has to grow.
+  void Reserve(size_t size);
+  float* data() { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(float* p) const;
+  };
+  std::unique_ptr<float[], Free> data_;
+  size_t size_ = 0;
+};
+
+struct TileShape {
+  KvShape kv;
+  uint32_t heads_per_kv = 0;
+  uint32_t max_queries = 0;
+};
+
+// The difference cell that replaces a row in a layer, or -1.
+inline int DifferenceCell(const BlockView& block, uint32_t layer, uint32_t row) {
+  if (block.difference == nullptr) return -1;
+  return block.difference->slots[size_t{layer} * block.difference->slot_stride + row];
+}
+
+struct TileInput {
+  const Query* queries = nullptr;  // of the tile
+  const float* q = nullptr;        // rotated, of the whole batch
+  size_t q_stride = 0;
+  uint32_t layer = 0, kv_head = 0;
+};
+
+class TileWorker {
+ public:
+  TileWorker(const TileShape& shape, const AttentionParams& params, const TileKernels& kernels,
+             bool prefetch);
+
+  // Records [num_queries, heads_per_kv]. `records` null: into scratch, valid until the next Run;
+  // then the tile starts at chunk 0. A tile that starts later leaves [chunks, num_queries,
+  // heads_per_kv]; the record of a row in a chunk beyond its limit means nothing.
+  // `shift_angles`(shift) moves a query by -shift.
+  template <typename ShiftAngles>
+  const float* Run(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
+                   float* records);
+
+ private:
+  // A piece of the current or the next chunk.
+  struct ChunkPiece {
+    Piece piece;
+    uint32_t offset = 0;  // of its first position in the chunk
+    const std::byte* tile = nullptr;
+  };
+  using Pieces = std::vector<ChunkPiece>;
+
+  void Begin(const QueryTile& tile, const TileInput& input);
+  uint32_t chunk_tokens(uint32_t chunk) const;
+  // Positions of the chunk that row r sees.
+  uint32_t visible(uint32_t row, uint32_t chunk) const;
+  void CutChunk(uint32_t chunk, Pieces* pieces) const;
+  void PackQueries(const float* shift_angles);
+  void Score(uint32_t chunk, size_t index, bool first_chunk);
+  void Softmax(uint32_t chunk, float* records);
+  void Weigh(uint32_t chunk, float* records);
+  bool Modified(const Piece& piece) const;
+  const uint16_t* ComposeKeys(const ChunkPiece& chunk_piece);
+  const uint16_t* ComposeValues(const ChunkPiece& chunk_piece);
+
+  const TileShape shape_;
+  const RopeParams rope_;
+  const TileKernels& kernels_;
+  const float score_scale_;  // scale * log2(e): weights are powers of two
+  const bool prefetch_;
+  const uint32_t dims_, record_floats_;
+
+  // The item in work.
+  const QueryTile* tile_ = nullptr;
+  TileInput input_;
+  uint32_t num_rows_ = 0;     // num_queries * heads_per_kv; row r is of query r / heads_per_kv
+  int32_t packed_shift_ = 0;  // that the packed queries are moved by
+
+  AlignedFloats queries_;  // groups of rows, [dims][rows of the group]
+  AlignedFloats scores_;   // [rows][kScoreStride]
+  AlignedFloats sum_;      // records, folded so far
+  AlignedFloats chunk_;    // records of one chunk
+  AlignedFloats keys_;     // one composed K tile
+  AlignedFloats values_;   // composed V rows of a chunk
+  Pieces pieces_, next_pieces_;
+  std::vector<ValueRun> runs_;
+};
+
+template <typename ShiftAngles>
+const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
+                             const ShiftAngles& shift_angles, float* records) {
+  Begin(tile, input);
+  if (records == nullptr) records = sum_.data();
+  const size_t chunk_floats = size_t{num_rows_} * record_floats_;
+  CutChunk(tile.chunk_begin, &pieces_);
+  PackQueries(nullptr);
+  for (uint32_t chunk = tile.chunk_begin; chunk < tile.chunk_end; chunk++) {
+    const bool first = chunk == tile.chunk_begin;
+    const bool fold = tile.chunk_begin == 0 && !first;
+    float* result = fold ? chunk_.data() : records + (chunk - tile.chunk_begin) * chunk_floats;
+    if (chunk + 1 < tile.chunk_end) {
+      CutChunk(chunk + 1, &next_pieces_);
+    } else {
+      next_pieces_.clear();
+    }
+    for (size_t i = 0; i < pieces_.size(); i++) {
+      const int32_t shift = pieces_[i].piece.shift;
+      if (shift != packed_shift_) {
+        packed_shift_ = shift;
+        PackQueries(shift == 0 ? nullptr : shift_angles(shift));
+      }
+      Score(chunk, i, first);
+    }
+    Softmax(chunk, result);
+    Weigh(chunk, result);
+    if (fold) {
+      for (uint32_t r = 0; r < num_rows_; r++) {
+        if (visible(r, chunk) == 0) continue;
+        kernels_.fold(records + size_t{r} * record_floats_, result + size_t{r} * record_floats_,
+                      dims_);
+      }
+    }
+    std::swap(pieces_, next_pieces_);
+  }
+  return records;
+}
+
+}  // namespace kvlink::kernel

@@ -1,0 +1,86 @@
+#include "kernel/isa.h"
+
+#include <array>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "kernel/highway_targets.h"
+
+#include "hwy/highway.h"
+
+#include "kernel/paged_attention.h"
+
+namespace kvlink::kernel {
+namespace {
+
+constexpr std::array<std::pair<Isa, int64_t>, 3> kTargets = {{
+    {Isa::kAvx512, HWY_AVX3},
+    {Isa::kAvx2, HWY_AVX2},
+    {Isa::kNeon, HWY_NEON},
+}};
+
+// What Highway may not choose when the limit is `isa`.
+int64_t TargetsAbove(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+    case Isa::kNeon:
+      return 0;
+    case Isa::kAvx2:
+      return HWY_AVX3 | HWY_AVX3_DL;
+    case Isa::kBaseline:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+const char* IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kBaseline:
+      break;
+  }
+  return "baseline";
+}
+
+Status ApplyIsaEnvironment() {
+  const char* value = std::getenv("KVLINK_ISA");
+  if (value == nullptr || *value == '\0') return Status::Ok();
+  for (const auto& [isa, target] : kTargets) {
+    if (std::string_view(value) != IsaName(isa)) continue;
+    if (TargetsAbove(isa) != 0) hwy::DisableTargets(TargetsAbove(isa));
+    return Status::Ok();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "KVLINK_ISA: '" + std::string(value) + "' is none of avx512, avx2, neon");
+}
+
+Isa CurrentIsa() {
+  for (const auto& [isa, target] : kTargets) {
+    if (IsaAvailable(isa)) return isa;
+  }
+  return Isa::kBaseline;
+}
+
+bool IsaAvailable(Isa isa) {
+  if (isa == Isa::kBaseline) return true;
+  for (const auto& [known, target] : kTargets) {
+    if (known == isa) return (hwy::SupportedTargets() & HWY_TARGETS & target) != 0;
+  }
+  return false;
+}
+
+std::string NumericPath() {
+  // A bad value is reported by PagedAttention::Create; it limits nothing.
+  static_cast<void>(ApplyIsaEnvironment());
+  return IsaName(CurrentIsa());
+}
+
+}  // namespace kvlink::kernel
