@@ -26,6 +26,7 @@ class Table:
         data = tomllib.loads(path.read_text())
         self.rooms = data["rooms"]
         self.libraries = data["libraries"]
+        self.test_files = data["tests"]["files"]
         self.test_libraries = set(data["tests"]["libraries"])
 
     def problems(self):
@@ -69,7 +70,7 @@ def without_comments(text):
 def check_include(table, room_name, relative, header, quoted):
     """The violation of one include, as `rule: what`, or None."""
     room = table.rooms[room_name]
-    is_test = relative.endswith("_test.cc")
+    is_test = any(fnmatch.fnmatchcase(relative, pattern) for pattern in table.test_files)
 
     other = table.room_of_header(header)
     if other is not None:
