@@ -13,15 +13,14 @@ Difference::Difference(pool::FragmentRef fragment, uint32_t tokens_per_block, ui
   for (uint32_t i = 0; i < capacity && first + i < tokens_per_block; ++i) {
     slots[first + i] = static_cast<int8_t>(i);
   }
-  view = {
-      .cells = cells.data(), .slots = slots.data(), .slot_stride = 0, .capacity = capacity};
+  view = {.cells = cells.data(), .slots = slots.data(), .slot_stride = 0, .capacity = capacity};
 }
 
 BlockGraph::BlockGraph(uint32_t tokens_per_block, uint64_t total_pages)
     : tokens_per_block_(tokens_per_block), order_(tokens_per_block, total_pages) {}
 
-// The one place that keeps counters and candidates true: takes the block out of both, changes it, puts
-// it back.
+// The one place that keeps counters and candidates true: takes the block out of both, changes it,
+// puts it back.
 template <typename Change>
 void BlockGraph::Update(BlockId id, Change change) {
   Block& block = blocks_[id];
@@ -192,8 +191,8 @@ std::optional<BlockId> BlockGraph::Victim() const {
   return order_.First(counts_.reused_cached_pages);
 }
 
-// Visits the block, its base (which has the same parent) and all blocks before it, until `visit` says
-// that this one is held long enough: then all that it needs are, too.
+// Visits the block, its base (which has the same parent) and all blocks before it, until `visit`
+// says that this one is held long enough: then all that it needs are, too.
 template <typename Visit>
 void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
   for (; id != kNoBlock; id = blocks_[id].parent) {

@@ -6,16 +6,18 @@
 //        ^            ^
 //     block 1      block 4  <~~ difference 5                (5's parent is 3, as its base's is)
 //
-// A block is identity and page. Every edge pins what it points at, a user (a sequence) pins a block and
-// its base, a pin holds a block for a time. What nothing points at and nobody uses is a candidate for
-// eviction, if it is kept (an index knows it); if it is not kept it is freed at once, and then what only
-// it needed: release runs in topological order, and freeing a parent first is impossible.
+// A block is identity and page. Every edge pins what it points at, a user (a sequence) pins a block
+// and its base, a pin holds a block for a time. What nothing points at and nobody uses is a
+// candidate for eviction, if it is kept (an index knows it); if it is not kept it is freed at once,
+// and then what only it needed: release runs in topological order, and freeing a parent first is
+// impossible.
 //
 // Invariants (Validate checks them)
 //   1. A block's parent and base outlive it. A base is never itself a difference.
 //   2. Who uses a block uses its parent: without users, nothing that depends on it has users. So
 //      `evictable_pages` pages can be freed by evicting victims one after another.
-//   3. A candidate has no users, children, differences or pin; Victim() is the first in eviction order.
+//   3. A candidate has no users, children, differences or pin; Victim() is the first in eviction
+//   order.
 // Threads: const members may run at the same time; everything else needs the graph alone.
 // Cost: O(log candidates) an operation; a block that has users or children costs O(1).
 #pragma once
@@ -37,7 +39,8 @@
 
 namespace kvlink::cache {
 
-// Rows [first_row, first_row + capacity) of a block that differ from its base; one map for all layers.
+// Rows [first_row, first_row + capacity) of a block that differ from its base; one map for all
+// layers.
 struct Difference {
   Difference(pool::FragmentRef fragment, uint32_t tokens_per_block, uint32_t first_row,
              uint32_t capacity);
@@ -59,10 +62,10 @@ struct Block {
   uint32_t rows = 0;                       // valid rows; those never change
   uint32_t children = 0, differences = 0;  // that point at it
   uint32_t users = 0;                      // sequences, and differences' users
-  uint32_t times_used = 0;                 // requests that used it, the one that computed it included
-  uint64_t last_use = 0;                   // in ticks of the graph
-  uint64_t appender = 0;                   // the sequence that may write rows from `rows` on; 0: none
-  bool kept = false;                       // an index knows it: it stays without users
+  uint32_t times_used = 0;  // requests that used it, the one that computed it included
+  uint64_t last_use = 0;    // in ticks of the graph
+  uint64_t appender = 0;    // the sequence that may write rows from `rows` on; 0: none
+  bool kept = false;        // an index knows it: it stays without users
   bool present = false;
   std::optional<base::TimePoint> pinned_until;
 };
@@ -84,7 +87,8 @@ class BlockGraph {
 
   // A block with one user, used once, whose rows `appender` will write.
   BlockId Add(pool::PageRef page, BlockId parent, uint64_t appender);
-  // Likewise, over `base`'s page, for `capacity` rows from `first_row` on (fewer at the block's end).
+  // Likewise, over `base`'s page, for `capacity` rows from `first_row` on (fewer at the block's
+  // end).
   BlockId AddDifference(pool::FragmentRef cells, BlockId base, BlockId parent, uint64_t appender,
                         uint32_t first_row, uint32_t capacity);
 
@@ -93,9 +97,10 @@ class BlockGraph {
   void CountUse(BlockId id);  // a request found this block
   void SetRows(BlockId id, uint32_t rows);
   void SetAppender(BlockId id, uint64_t appender);
-  void Keep(BlockId id);        // an index knows it
-  void Forget(BlockId id);      // no index knows it: freed when nothing needs it
-  void Reparent(BlockId id, BlockId parent);  // Requires: the same tokens stand before `parent`'s end
+  void Keep(BlockId id);    // an index knows it
+  void Forget(BlockId id);  // no index knows it: freed when nothing needs it
+  void Reparent(BlockId id,
+                BlockId parent);  // Requires: the same tokens stand before `parent`'s end
 
   // The kept block that goes next; nothing when all are used or pinned. Forget() evicts it.
   std::optional<BlockId> Victim() const;

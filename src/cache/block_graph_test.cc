@@ -306,19 +306,20 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
     for (const BlockId id : fork) {
       graph_.Acquire(id);
       ++naive_.blocks.at(id).users;
-      if (naive_.blocks.at(id).base != kNoBlock) ++naive_.blocks.at(naive_.blocks.at(id).base).users;
+      if (naive_.blocks.at(id).base != kNoBlock)
+        ++naive_.blocks.at(naive_.blocks.at(id).base).users;
     }
     const BlockId parent = naive_.blocks.at(base).parent;
-    const BlockId id = graph_.AddDifference(pool_->AllocateFragment().value(), base, parent, 0, 0,
-                                            kCapacity);
+    const BlockId id =
+        graph_.AddDifference(pool_->AllocateFragment().value(), base, parent, 0, 0, kCapacity);
     naive_.Add(id, parent, base);
     fork.push_back(id);
     sequences_.push_back(fork);
     Write(id);
   }
   void Write(BlockId id) {
-    const auto rows = static_cast<uint32_t>(
-        random_.Below(kTokens + 1 - naive_.blocks.at(id).rows) + naive_.blocks.at(id).rows);
+    const auto rows = static_cast<uint32_t>(random_.Below(kTokens + 1 - naive_.blocks.at(id).rows) +
+                                            naive_.blocks.at(id).rows);
     graph_.SetRows(id, rows);
     naive_.blocks.at(id).rows = rows;
     if (random_.OneIn(3)) return;

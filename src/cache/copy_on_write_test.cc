@@ -29,10 +29,10 @@ class CopyOnWriteTest : public ::testing::Test {
   static constexpr uint32_t kCapacity = 4;
 
   CopyOnWriteTest() {
-    auto pool = pool::PagePool::Create(
-        {.page_bytes = kShape.page_bytes(),
-         .fragment_bytes = DifferenceView::CellsBytes(kShape, kCapacity),
-         .budget_bytes = 16 * kShape.page_bytes()});
+    auto pool =
+        pool::PagePool::Create({.page_bytes = kShape.page_bytes(),
+                                .fragment_bytes = DifferenceView::CellsBytes(kShape, kCapacity),
+                                .budget_bytes = 16 * kShape.page_bytes()});
     pool_ = std::move(pool).value();
     graph_.emplace(kTokens, 16);
   }
@@ -148,9 +148,9 @@ TEST_F(CopyOnWriteTest, CopyMovesExactlyTheRowsAskedForBetweenPagesAndCells) {
   const struct {
     BlockId from, to;
     uint32_t first, count;
-  } cases[] = {{page, other, 3, 20},         // page to page
-               {difference, other, 18, 8},   // composed: rows of the base and cells
-               {page, difference, 20, 4},    // page to cells
+  } cases[] = {{page, other, 3, 20},          // page to page
+               {difference, other, 18, 8},    // composed: rows of the base and cells
+               {page, difference, 20, 4},     // page to cells
                {difference, sibling, 20, 2},  // cells to cells
                {difference, other, 0, kTokens}};
   for (const auto& c : cases) {

@@ -3,13 +3,14 @@
 //   {used twice or more, last use + worth, deeper first}
 //
 // - Scan-resistant: a block that one request used goes before one that several used, so a flood of
-//   one-off prompts cannot flush what is hot. The reused blocks may hold at most kReusedShare of the
-//   pages while nobody uses them; above it the first of *them* goes. Otherwise what was popular
+//   one-off prompts cannot flush what is hot. The reused blocks may hold at most kReusedShare of
+//   the pages while nobody uses them; above it the first of *them* goes. Otherwise what was popular
 //   yesterday would fill the cache and every new prompt would be evicted before it is seen again.
-// - Cost-aware: `worth` is the time, in ticks, that a block outlives its last use because it is dear to
+// - Cost-aware: `worth` is the time, in ticks, that a block outlives its last use because it is
+// dear to
 //   recompute: rows * (1 + position / kDearPosition), since a later row attends to more rows. It is
-//   added to the age rather than compared first (GreedyDual, Young 1991; Cao and Irani 1997), so that
-//   a dear block that nobody wants ages out too.
+//   added to the age rather than compared first (GreedyDual, Young 1991; Cao and Irani 1997), so
+//   that a dear block that nobody wants ages out too.
 // - Then least recently used; of equals the deeper first.
 // Cost: O(log candidates).
 #pragma once
@@ -42,8 +43,9 @@ class EvictionOrder {
   EvictionOrder(uint32_t tokens_per_block, uint64_t total_pages)
       : tokens_per_block_(tokens_per_block), total_pages_(total_pages) {}
 
-  // In ticks: a whole block at the start of a prompt is worth half a tick a page of the pool, which is
-  // about a quarter of the time in which the cache turns over (a tick an allocation and a release).
+  // In ticks: a whole block at the start of a prompt is worth half a tick a page of the pool, which
+  // is about a quarter of the time in which the cache turns over (a tick an allocation and a
+  // release).
   uint64_t Worth(uint32_t rows, uint32_t depth) const {
     const double position = static_cast<double>(depth) * tokens_per_block_;
     const double cost = rows * (1 + position / kDearPosition) / tokens_per_block_;
@@ -61,8 +63,8 @@ class EvictionOrder {
   // `reused_cached_pages`: pages of reused blocks that nobody uses.
   std::optional<BlockId> First(uint64_t reused_cached_pages) const {
     const auto& [once, reused] = candidates_;
-    const bool too_many = static_cast<double>(reused_cached_pages) >
-                          kReusedShare * static_cast<double>(total_pages_);
+    const bool too_many =
+        static_cast<double>(reused_cached_pages) > kReusedShare * static_cast<double>(total_pages_);
     if (!reused.empty() && (too_many || once.empty())) return reused.begin()->id;
     if (!once.empty()) return once.begin()->id;
     return std::nullopt;

@@ -59,8 +59,9 @@ TEST(EvictionOrder, ACheapBlockGoesBeforeADearOneOfTheSameAge) {
 }
 
 TEST(EvictionOrder, ADearBlockThatNobodyWantsAgesOut) {
-  EXPECT_EQ(OrderOf({{.depth = 200, .last_use = 1000}, {.depth = 0, .last_use = 1000 + 2 * kPages}}),
-            (std::vector<BlockId>{0, 1}));
+  EXPECT_EQ(
+      OrderOf({{.depth = 200, .last_use = 1000}, {.depth = 0, .last_use = 1000 + 2 * kPages}}),
+      (std::vector<BlockId>{0, 1}));
 }
 
 TEST(EvictionOrder, OfEqualsTheDeeperGoesFirst) {

@@ -1,5 +1,5 @@
-// CopyRows: the copy of copy-on-write. Moves whole rows (all layers, all heads) between blocks, whether
-// a row lies in the page or in a difference cell. Bits are moved, never computed.
+// CopyRows: the copy of copy-on-write. Moves whole rows (all layers, all heads) between blocks,
+// whether a row lies in the page or in a difference cell. Bits are moved, never computed.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 namespace kvlink::cache {
 
 // Rows [first_row, first_row + num_rows) of `from` into the same rows of `to`.
-// Requires: where `to` is a difference, it has a cell for each of these rows, or shares `from`'s page.
+// Requires: where `to` is a difference, it has a cell for each of these rows, or shares `from`'s
+// page.
 void CopyRows(const KvShape& shape, const BlockView& from, const BlockView& to, uint32_t first_row,
               uint32_t num_rows);
 

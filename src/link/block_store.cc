@@ -31,8 +31,7 @@ BlockStore::BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePo
       total_pages_(pool_->Counts().total),
       graph_(shape_.tokens_per_block, total_pages_),
       index_(shape_.tokens_per_block,
-             match::KeyMaker(options.model_fingerprint, options.hash_bits)),
-      evicted_(total_pages_ * 2) {}
+             match::KeyMaker(options.model_fingerprint, options.hash_bits)) {}
 
 Status BlockStore::MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now) {
   graph_.ExpirePins(now);
@@ -58,7 +57,10 @@ Status BlockStore::Exhausted(uint64_t pages) const {
 }
 
 void BlockStore::Evict(BlockId id) {
-  if (index_.IsFull(id)) evicted_.Add(index_.KeyOf(id));
+  if (index_.IsFull(id)) {
+    if (!evicted_) evicted_.emplace(total_pages_ * 2);
+    evicted_->Add(index_.KeyOf(id));
+  }
   index_.Erase(id);
   graph_.Forget(id);
   counters_->evicted_blocks.Add();
@@ -109,7 +111,7 @@ BlockId BlockStore::Publish(BlockId id, const match::Root& root, std::span<const
 void BlockStore::Clear() {
   graph_.UnpinAll();
   while (const std::optional<BlockId> victim = graph_.Victim()) Evict(*victim);
-  evicted_.Clear();
+  evicted_.reset();
 }
 
 uint64_t BlockStore::BytesOf(uint64_t pages, uint64_t fragments) const {
@@ -150,7 +152,7 @@ void BlockStore::AddTo(CacheStats* stats) const {
   stats->budget_bytes = budget_bytes_;
   stats->pinned_bytes = pinned_bytes();
   stats->tracking_bytes += graph_.tracking_bytes() + index_.tracking_bytes() +
-                           evicted_.tracking_bytes() + pool_->tracking_bytes();
+                           (evicted_ ? evicted_->tracking_bytes() : 0) + pool_->tracking_bytes();
 }
 
 }  // namespace kvlink::link

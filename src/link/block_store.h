@@ -1,6 +1,6 @@
 // BlockStore: the blocks that are resident, which three rooms know three things about: `pool` where
-// their rows lie, `cache` what needs and uses them, `match` which tokens they hold. It makes room by
-// evicting, and keeps the three in step.
+// their rows lie, `cache` what needs and uses them, `match` which tokens they hold. It makes room
+// by evicting, and keeps the three in step.
 //
 // Invariants
 //   1. A block is in the index if and only if the graph keeps it; its tokens are its valid rows'.
@@ -26,8 +26,8 @@
 
 namespace kvlink::link {
 
-// Rows to copy once the lock is dropped. Only the engine's thread writes, evicts or frees pages, and
-// a new block is findable only after its first commit, so nobody sees the copy half done.
+// Rows to copy once the lock is dropped. Only the engine's thread writes, evicts or frees pages,
+// and a new block is findable only after its first commit, so nobody sees the copy half done.
 struct PendingCopy {
   BlockView from, to;
   uint32_t first_row = 0, num_rows = 0;
@@ -39,8 +39,8 @@ class BlockStore {
   static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options,
                                                     Counters* counters);
 
-  // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when what
-  // is in use or pinned leaves too little; then nothing a caller can see has changed.
+  // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when
+  // what is in use or pinned leaves too little; then nothing a caller can see has changed.
   Status MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now);
 
   // These cannot fail after MakeRoom. The new block has one user, `appender`.
@@ -61,7 +61,7 @@ class BlockStore {
   cache::BlockGraph& graph() { return graph_; }
   const cache::BlockGraph& graph() const { return graph_; }
   const match::PrefixIndex& index() const { return index_; }
-  bool WasEvicted(const base::BlockKey& key) const { return evicted_.Contains(key); }
+  bool WasEvicted(const base::BlockKey& key) const { return evicted_ && evicted_->Contains(key); }
   const KvShape& shape() const { return shape_; }
   uint32_t difference_capacity() const { return difference_capacity_; }
   uint64_t total_pages() const { return total_pages_; }
@@ -84,7 +84,7 @@ class BlockStore {
   const uint64_t total_pages_;
   cache::BlockGraph graph_;
   match::PrefixIndex index_;
-  match::EvictedKeys evicted_;
+  std::optional<match::EvictedKeys> evicted_;  // since the first eviction: costs nothing before
   uint64_t peak_in_use_bytes_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// A pretended engine for the tests of link: it "computes" rows by writing a hash of the token prefix
-// into every K and V element through the sequence's views, so that every row that a sequence reads can
-// be compared with what a cold computation would have written.
+// A pretended engine for the tests of link: it "computes" rows by writing a hash of the token
+// prefix into every K and V element through the sequence's views, so that every row that a sequence
+// reads can be compared with what a cold computation would have written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ inline uint64_t Mix(uint64_t a, uint64_t b) {
   return base::SplitMix64(state);
 }
 
-// Calls visit(element pointer, index of the element in the row) for row `position` in all layers and
-// heads, K and V, page or difference cell.
+// Calls visit(element pointer, index of the element in the row) for row `position` in all layers
+// and heads, K and V, page or difference cell.
 template <typename Visit>
 void ForRow(const KvShape& shape, const SpanTable& table, uint32_t position, Visit visit) {
   const BlockView& block = table.blocks[position / shape.tokens_per_block];
@@ -117,8 +117,8 @@ class Branch {
   // Of tokens [0, position] in this namespace; K and V of a row depend on all of them.
   uint64_t PrefixHash(uint32_t position) const {
     while (hashes_.size() <= position) {
-      const uint64_t before = hashes_.empty() ? std::hash<std::string>()(ns_.tenant + "/" + ns_.salt)
-                                              : hashes_.back();
+      const uint64_t before =
+          hashes_.empty() ? std::hash<std::string>()(ns_.tenant + "/" + ns_.salt) : hashes_.back();
       hashes_.push_back(Mix(before, static_cast<uint64_t>(tokens_[hashes_.size()])));
     }
     return hashes_[position];
@@ -134,7 +134,8 @@ class Branch {
 class CacheHarness {
  public:
   static KvShape Shape(uint32_t tokens_per_block) {
-    return {.num_layers = 2, .num_kv_heads = 2, .head_dim = 4, .tokens_per_block = tokens_per_block};
+    return {
+        .num_layers = 2, .num_kv_heads = 2, .head_dim = 4, .tokens_per_block = tokens_per_block};
   }
   CacheHarness(uint32_t tokens_per_block, uint64_t pages) {
     options.shape = Shape(tokens_per_block);

@@ -1,8 +1,9 @@
-// CacheState: what a cache and its sequences share, and the one lock that guards it. Sequences hold it
-// too, so they may outlive the cache that began them.
+// CacheState: what a cache and its sequences share, and the one lock that guards it. Sequences hold
+// it too, so they may outlive the cache that began them.
 //
-// Lock: `mutex` guards `store`, `in_flight` and `sequence_bytes`. Lookups read; beginning, committing,
-// forking, releasing, pinning and clearing write. Counters are atomic, `texts` has a lock of its own.
+// Lock: `mutex` guards `store`, `in_flight` and `sequence_bytes`. Lookups read; beginning,
+// committing, forking, releasing, pinning and clearing write. Counters are atomic, `texts` has a
+// lock of its own.
 #pragma once
 
 #include <cstdint>

@@ -55,8 +55,8 @@ Result<std::unique_ptr<Sequence>> Conductor::Begin(const LookupRequest& request,
     const base::WriterLock lock(state_->mutex);
     const match::PrefixMatch match = FindPrompt(*state_, request, root);
     fresh = PlanOf(*state_, request, match);
-    counters.match_ns.Add(static_cast<uint64_t>(
-        duration_cast<nanoseconds>(state_->options.clock() - start).count()));
+    counters.match_ns.Add(
+        static_cast<uint64_t>(duration_cast<nanoseconds>(state_->options.clock() - start).count()));
     const Status begun = sequence->Begin(request, match);
     if (!begun.ok()) return begun;
   }

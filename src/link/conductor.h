@@ -1,11 +1,11 @@
 // Conductor: the cache that the public API promises, from the rooms below: what to share (`match`),
 // what needs what (`cache`), where it lies (`pool`).
 //
-// A lookup reads, and everything else is prepared first and then applied at once, so that a request is
-// either admitted whole or changes nothing. A plan that no longer holds when it is begun (a page was
-// evicted in between) is a smaller hit, counted as a fallback: computing always works.
-// Threads and lock: cache_state.h. Cost: Lookup O(blocks of the prompt); Begin the same, plus the copy
-// of at most one block.
+// A lookup reads, and everything else is prepared first and then applied at once, so that a request
+// is either admitted whole or changes nothing. A plan that no longer holds when it is begun (a page
+// was evicted in between) is a smaller hit, counted as a fallback: computing always works. Threads
+// and lock: cache_state.h. Cost: Lookup O(blocks of the prompt); Begin the same, plus the copy of
+// at most one block.
 #pragma once
 
 #include <chrono>

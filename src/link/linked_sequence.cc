@@ -48,7 +48,8 @@ Status LinkedSequence::Begin(const LookupRequest& request, const match::PrefixMa
 
 // Before:  ... <- full blocks <- tail       (others use or cached them)
 // After:   the same, used by this sequence too, then either the tail itself (in place), or
-//          ... <- full blocks <- own tail   (a difference over the tail, or a copy of its first rows)
+//          ... <- full blocks <- own tail   (a difference over the tail, or a copy of its first
+//          rows)
 //                                  ^- reserved pages
 Status LinkedSequence::StartFrom(const Prefix& prefix, uint32_t room_for) {
   BlockStore& store = *state_->store;
@@ -64,11 +65,12 @@ Status LinkedSequence::StartFrom(const Prefix& prefix, uint32_t room_for) {
   const bool copies = has_tail && cow.place == cache::WritePlace::kFullCopy;
   const bool differs = has_tail && cow.place == cache::WritePlace::kDifference;
 
-  std::vector<BlockId> held(prefix.full.begin(), prefix.full.end());
+  std::vector<BlockId> held;
+  held.reserve(blocks);
+  held.assign(prefix.full.begin(), prefix.full.end());
   if (has_tail) held.push_back(prefix.tail);
   for (const BlockId id : held) graph.Acquire(id);  // so that making room does not evict it
-  const Status room =
-      store.MakeRoom(blocks - shared + (copies ? 1 : 0), differs ? 1 : 0, Now());
+  const Status room = store.MakeRoom(blocks - shared + (copies ? 1 : 0), differs ? 1 : 0, Now());
   if (!room.ok()) {
     for (auto id = held.rbegin(); id != held.rend(); ++id) graph.Release(*id);
     return room;
@@ -140,7 +142,8 @@ void LinkedSequence::ReplaceTailByFullCopy() {
   const uint32_t rows = graph[old].rows;
   std::optional<PendingCopy> copy;
   chain_.back() = store.AddCopyOnWrite(
-      {.place = cache::WritePlace::kFullCopy, .copy_from = 0, .shared_rows = rows}, old, id_, &copy);
+      {.place = cache::WritePlace::kFullCopy, .copy_from = 0, .shared_rows = rows}, old, id_,
+      &copy);
   if (copy) copies_.push_back(*copy);
   FinishCopies();  // before the old block may go
   graph.SetAppender(old, 0);
@@ -190,15 +193,16 @@ void LinkedSequence::GoOverTo(size_t index, BlockId standing) {
   graph.Release(own);
   chain_[index] = standing;
   table_.blocks[index] = graph.View(standing);
+  state_->store->NotePeak();  // its own block may stay in use, under somebody's difference
 }
 
 Result<std::unique_ptr<Sequence>> LinkedSequence::Fork(uint32_t num_tokens,
                                                        uint32_t max_new_tokens) {
   if (num_tokens > num_ready_) {
-    return Status(StatusCode::kInvalidArgument,
-                  "fork at token " + std::to_string(num_tokens) + " of sequence " +
-                      std::to_string(id_) + ", which has " + std::to_string(num_ready_) +
-                      " rows ready");
+    return Status(StatusCode::kInvalidArgument, "fork at token " + std::to_string(num_tokens) +
+                                                    " of sequence " + std::to_string(id_) +
+                                                    ", which has " + std::to_string(num_ready_) +
+                                                    " rows ready");
   }
   auto branch = std::make_unique<LinkedSequence>(state_, root_, store_);
   {
@@ -237,12 +241,13 @@ Status LinkedSequence::CopyAllFrom(const LinkedSequence& source, uint32_t num_to
   const uint32_t blocks = (num_tokens + block_size() - 1) / block_size();
   const Status room = store.MakeRoom(blocks, 0, Now());
   if (!room.ok()) return room;
+  chain_.reserve(blocks);
   for (uint32_t i = 0; i < blocks; ++i) {
     const uint32_t rows = std::min(block_size(), num_tokens - i * block_size());
     chain_.push_back(store.AddPage(i == 0 ? kNoBlock : chain_.back(), id_));
     store.graph().SetRows(chain_.back(), rows);
-    copies_.push_back({store.graph().View(source.chain_[i]), store.graph().View(chain_.back()), 0,
-                       rows});
+    copies_.push_back(
+        {store.graph().View(source.chain_[i]), store.graph().View(chain_.back()), 0, rows});
   }
   num_ready_ = num_tokens;
   RebuildTable();
@@ -252,6 +257,7 @@ Status LinkedSequence::CopyAllFrom(const LinkedSequence& source, uint32_t num_to
 void LinkedSequence::RebuildTable() {
   const cache::BlockGraph& graph = state_->store->graph();
   table_.blocks.clear();
+  table_.blocks.reserve(chain_.capacity());
   for (const BlockId id : chain_) table_.blocks.push_back(graph.View(id));
   capacity_ = 0;
   table_.spans.clear();

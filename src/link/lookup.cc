@@ -9,8 +9,9 @@ bool MayReuse(const CacheState& state, const LookupRequest& request) {
   return request.reuse && state.options.sharing != Sharing::kOff;
 }
 
-// Whether other tokens than the prompt's follow the last row that matched. Where nothing follows, the
-// prompt goes on where the cache ends, as the next turn of a chat does: all that is there was found.
+// Whether other tokens than the prompt's follow the last row that matched. Where nothing follows,
+// the prompt goes on where the cache ends, as the next turn of a chat does: all that is there was
+// found.
 bool OthersFollow(const BlockStore& store, const match::PrefixMatch& match) {
   if (match.partial != kNoBlock) {
     return match.partial_rows < store.index().TokensOf(match.partial).size();
@@ -18,8 +19,8 @@ bool OthersFollow(const BlockStore& store, const match::PrefixMatch& match) {
   return store.index().HasChildren(match.blocks.back());
 }
 
-// The tenant's unsalted chain has this prompt's first block. Other salts are not looked at: what they
-// hold is nobody else's business.
+// The tenant's unsalted chain has this prompt's first block. Other salts are not looked at: what
+// they hold is nobody else's business.
 bool CachedWithoutSalt(const CacheState& state, const LookupRequest& request)
     KVLINK_REQUIRES_SHARED(state.mutex) {
   const uint32_t block = state.options.shape.tokens_per_block;

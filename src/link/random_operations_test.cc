@@ -59,7 +59,8 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
   Namespace RandomNamespace() {
     return {.tenant = random_.OneIn(4) ? "b" : "a", .salt = random_.OneIn(6) ? "s" : ""};
   }
-  // Three different tokens, and mostly something that was there before: prefixes collide all the time.
+  // Three different tokens, and mostly something that was there before: prefixes collide all the
+  // time.
   Tokens RandomPrompt(const Namespace& ns) {
     Tokens prompt;
     const auto& known = committed_[Key(ns)];
@@ -80,7 +81,8 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
   uint32_t LongestCommitted(const Tokens& tokens, const Namespace& ns) {
     size_t longest = 0;
     for (const Tokens& other : committed_[Key(ns)]) {
-      const auto end = std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
+      const auto end =
+          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
       longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
     }
     return static_cast<uint32_t>(longest);
@@ -89,7 +91,8 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
   void Begin() {
     const Namespace ns = RandomNamespace();
     const Tokens prompt = RandomPrompt(ns);
-    LookupRequest request = harness_.RequestOf(prompt, ns, static_cast<uint32_t>(random_.Below(12)));
+    LookupRequest request =
+        harness_.RequestOf(prompt, ns, static_cast<uint32_t>(random_.Below(12)));
     request.store = !random_.OneIn(6);
     request.reuse = !random_.OneIn(10);
     request.min_compute = random_.OneIn(8) ? static_cast<uint32_t>(prompt.size()) : 1;
@@ -102,8 +105,7 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
     if (before.evicted_blocks == 0) {
       ASSERT_EQ(found, longest) << "resident rows were missed";
     }
-    ASSERT_EQ(plan.compute_from,
-              std::min<size_t>(found, prompt.size() - request.min_compute));
+    ASSERT_EQ(plan.compute_from, std::min<size_t>(found, prompt.size() - request.min_compute));
     ASSERT_EQ(plan.diverged_at, found);
     ASSERT_EQ(harness_.cache->Stats().in_use_bytes, before.in_use_bytes);
 
@@ -202,8 +204,8 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
       }
     }
     const KvShape& shape = harness_.options.shape;
-    const auto rows = static_cast<uint32_t>(
-        setting_.cow_copy_threshold * shape.tokens_per_block + 1e-9);
+    const auto rows =
+        static_cast<uint32_t>(setting_.cow_copy_threshold * shape.tokens_per_block + 1e-9);
     const uint64_t in_use =
         pages.size() * shape.page_bytes() + cells.size() * DifferenceView::CellsBytes(shape, rows);
     peak_ = std::max(peak_, in_use);
