@@ -1,16 +1,21 @@
 // PagedAttention: writes K and V rows into pages and attends queries over span tables.
 //
-// One object serves one engine: Prepare plans a batch once for all layers, then for each layer Write runs (all threads),
-// a barrier, then Attend runs (all threads). The caller (a graph node each) provides the threads and the barrier.
+// One object serves one engine: Prepare plans a batch once for all layers, then for each layer
+// Write runs (all threads), a barrier, then Attend runs (all threads). The caller (a graph node
+// each) provides the threads and the barrier.
 //
 // Invariants
-//   1. The result of a row depends on its own query, its span table's contents and its position only: not on other rows
-//      of the batch, on grouping, on chunking, or on the number of threads. Split points are fixed positions.
-//   2. A row at position p reads exactly the positions 0..p. Rows beyond are never multiplied in, whatever they hold
+//   1. The result of a row depends on its own query, its span table's contents and its position
+//   only: not on other rows
+//      of the batch, on grouping, on chunking, or on the number of threads. Split points are fixed
+//      positions.
+//   2. A row at position p reads exactly the positions 0..p. Rows beyond are never multiplied in,
+//   whatever they hold
 //      (NaN included).
 //   3. A block with a difference view gives the same bits as one page with the same contents.
 //   4. No allocation in Write and Attend.
-// The instruction set (AVX2, AVX-512, ...) is chosen at run time; NumericPath() names it, since its bits differ.
+// The instruction set (AVX2, AVX-512, ...) is chosen at run time; NumericPath() names it, since its
+// bits differ.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +38,12 @@ struct AttentionParams {
   int max_threads = 1;
 };
 
-// One token of the batch. Rows of one sequence may come in any order and any positions (selective recomputation).
+// One token of the batch. Rows of one sequence may come in any order and any positions (selective
+// recomputation).
 struct BatchRow {
   uint32_t sequence = 0;  // index into the batch's tables
   uint32_t position = 0;
-  bool write = true;      // false: the row's K and V are in the pages already
+  bool write = true;  // false: the row's K and V are in the pages already
 };
 
 class PagedAttention {
@@ -45,22 +51,26 @@ class PagedAttention {
   virtual ~PagedAttention() = default;
   static Result<std::unique_ptr<PagedAttention>> Create(const AttentionParams& params);
 
-  // kInvalidArgument: a position that no span covers, a row range outside its pages. Tables must stay valid and
-  // unchanged until the last Attend of the batch.
-  virtual Status Prepare(std::span<const SpanTable* const> tables, std::span<const BatchRow> rows, int num_threads) = 0;
+  // kInvalidArgument: a position that no span covers, a row range outside its pages. Tables must
+  // stay valid and unchanged until the last Attend of the batch.
+  virtual Status Prepare(std::span<const SpanTable* const> tables, std::span<const BatchRow> rows,
+                         int num_threads) = 0;
 
-  // q [rows, num_heads * head_dim], k and v [rows, kv_heads * head_dim], strides in floats between rows. Rotates k for its
-  // frame (position - shift), writes k and v (saturated to the KV type's finite range), and stores the rotated queries to
-  // q_out [rows, num_heads * head_dim] (may alias q).
-  virtual void Write(uint32_t layer, const float* q, size_t q_stride, const float* k, size_t k_stride, const float* v,
-                     size_t v_stride, float* q_out, size_t q_out_stride, int thread, int num_threads) = 0;
+  // q [rows, num_heads * head_dim], k and v [rows, kv_heads * head_dim], strides in floats between
+  // rows. Rotates k for its frame (position - shift), writes k and v (saturated to the KV type's
+  // finite range), and stores the rotated queries to q_out [rows, num_heads * head_dim] (may alias
+  // q).
+  virtual void Write(uint32_t layer, const float* q, size_t q_stride, const float* k,
+                     size_t k_stride, const float* v, size_t v_stride, float* q_out,
+                     size_t q_out_stride, int thread, int num_threads) = 0;
 
   // out [rows, num_heads * head_dim] = softmax(scale * q K^T) V over positions 0..p of each row.
-  virtual void Attend(uint32_t layer, const float* q, size_t q_stride, float* out, size_t out_stride, int thread,
-                      int num_threads) = 0;
+  virtual void Attend(uint32_t layer, const float* q, size_t q_stride, float* out,
+                      size_t out_stride, int thread, int num_threads) = 0;
 };
 
-// "avx512", "avx2", "neon": of the kernels that this process runs. KVLINK_ISA=avx2 in the environment lowers it.
+// "avx512", "avx2", "neon": of the kernels that this process runs. KVLINK_ISA=avx2 in the
+// environment lowers it.
 std::string NumericPath();
 
 }  // namespace kvlink::kernel
