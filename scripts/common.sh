@@ -1,4 +1,5 @@
 # Sourced by serve.sh and test.sh: set up, configure, build. Not a command.
+set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 mkdir -p .deps/logs
