@@ -1,0 +1,328 @@
+// Bits: a row's logits are the same whatever else is computed with it, and wherever its context
+// lies.
+#include "model/graph_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "model/testing/model_files.h"
+#include "model/testing/plain_context.h"
+#include "model/testing/prompts.h"
+
+namespace kvlink::model {
+namespace {
+
+using Logits = std::vector<std::vector<float>>;
+using testing::HasSubstr;
+
+constexpr uint32_t kMaxRows = 512;
+
+bool BitEqual(const Logits& a, const Logits& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0) {
+      return false;
+    }
+    for (const float logit : a[i]) {
+      if (!std::isfinite(logit)) return false;
+    }
+  }
+  return !a.empty();
+}
+
+std::unique_ptr<Model> LoadOrDie(const std::string& path) {
+  LoadOptions options;
+  options.path = path;
+  auto model = Model::Load(options);
+  EXPECT_TRUE(model.ok()) << model.status().ToString();
+  return model.ok() ? *std::move(model) : nullptr;
+}
+
+// A model with a runner for one and one for two threads.
+struct Subject {
+  explicit Subject(const std::string& path, uint32_t max_rows = kMaxRows) : model(LoadOrDie(path)) {
+    if (model == nullptr) return;
+    for (const int threads : {1, 2}) {
+      auto runner = model->NewRunner(threads, max_rows);
+      EXPECT_TRUE(runner.ok()) << runner.status().ToString();
+      runners.push_back(*std::move(runner));
+    }
+  }
+  const KvShape& shape() const { return model->kv_shape(); }
+  uint32_t vocab() const { return model->info().vocab_size; }
+  // One thread unless a test is about threads: two wait for each other at every node when the
+  // machine is busy.
+  Runner& runner(int threads = 1) { return *runners[static_cast<size_t>(threads - 1)]; }
+
+  std::vector<TokenId> Tokens(uint64_t seed, uint32_t count) const {
+    std::vector<TokenId> tokens = model->tokenizer().Encode(MakePrompt(seed, count), true, false);
+    EXPECT_GE(tokens.size(), count);
+    tokens.resize(count);
+    return tokens;
+  }
+  Logits Prompt(const PlainContext& context, std::span<const TokenId> tokens, uint32_t begin = 0,
+                int threads = 1, uint32_t chunk = kMaxRows, uint32_t num_outputs = 1) {
+    return RunPrompt(runner(threads), context, tokens, begin, chunk, num_outputs, vocab());
+  }
+
+  std::unique_ptr<Model> model;
+  std::vector<std::unique_ptr<Runner>> runners;
+};
+
+// The default model as it is ("q4_1") and expanded to F32, loaded once.
+class DefaultModel : public testing::TestWithParam<std::string> {
+ protected:
+  Subject& subject() {
+    static std::map<std::string, std::unique_ptr<Subject>> subjects;
+    auto& entry = subjects[GetParam()];
+    if (entry == nullptr) {
+      const std::string path = GetParam() == "f32" ? ExpandedModelPath() : DefaultModelPath();
+      EXPECT_NE(path, "") << "no default model: run the set-up, or set KVLINK_TEST_MODEL";
+      entry = std::make_unique<Subject>(path);
+    }
+    return *entry;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Weights, DefaultModel, testing::Values("q4_1", "f32"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(DefaultModel, ChunkSizeDoesNotChangeBits) {
+  Subject& s = subject();
+  // F32 weights are read whole for every batch: fewer single rows for them.
+  const auto tokens = s.Tokens(1, GetParam() == "f32" ? 150 : 530);
+  PlainContext whole(s.shape(), 544);
+  const Logits expected = s.Prompt(whole, tokens, 0, 1, 512, 5);
+  for (const uint32_t chunk : {1u, 7u, 64u}) {
+    PlainContext context(s.shape(), 544);
+    EXPECT_TRUE(BitEqual(s.Prompt(context, tokens, 0, 1, chunk, 5), expected))
+        << "chunks of " << chunk;
+  }
+}
+
+TEST_P(DefaultModel, ThreadsDoNotChangeBits) {
+  Subject& s = subject();
+  const auto tokens = s.Tokens(2, 40);
+  PlainContext one(s.shape(), 256), two(s.shape(), 256);
+  EXPECT_TRUE(BitEqual(s.Prompt(one, tokens, 0, 1, 64, 3), s.Prompt(two, tokens, 0, 2, 64, 3)));
+  const TestRow in_one[] = {{&one, 17, 40, true, true}}, in_two[] = {{&two, 17, 40, true, true}};
+  EXPECT_TRUE(
+      BitEqual(RunRows(s.runner(1), in_one, s.vocab()), RunRows(s.runner(2), in_two, s.vocab())));
+}
+
+TEST_P(DefaultModel, BatchOfOneToSixteenDoesNotChangeBits) {
+  Subject& s = subject();
+  constexpr uint32_t kSequences = 16;
+  std::deque<PlainContext> contexts;
+  std::vector<TestRow> rows;
+  Logits alone;
+  for (uint32_t i = 0; i < kSequences; ++i) contexts.emplace_back(s.shape(), 128);
+  for (uint32_t i = 0; i < kSequences; ++i) {
+    const auto tokens = s.Tokens(100 + i, 10 + 4 * i);
+    s.Prompt(contexts[i], tokens);
+    rows.push_back({&contexts[i], tokens[3], static_cast<uint32_t>(tokens.size()), true, true});
+    alone.push_back(RunRows(s.runner(), {&rows.back(), 1}, s.vocab())[0]);
+  }
+  for (uint32_t batch = 1; batch <= kSequences; ++batch) {
+    const Logits together = RunRows(s.runner(), {rows.data(), batch}, s.vocab());
+    EXPECT_TRUE(BitEqual(together, {alone.begin(), alone.begin() + batch})) << "batch of " << batch;
+  }
+}
+
+TEST_P(DefaultModel, DecodingBesideAPrefillDoesNotChangeBits) {
+  Subject& s = subject();
+  const auto decoding = s.Tokens(3, 60), arriving = s.Tokens(4, 100);
+  PlainContext a(s.shape(), 128), alone(s.shape(), 128), beside(s.shape(), 128);
+  s.Prompt(a, decoding);
+  const Logits expected_prompt = s.Prompt(alone, arriving);
+  std::vector<TestRow> rows = {{&a, 5, 60, true, true}};
+  const Logits expected_decode = RunRows(s.runner(), rows, s.vocab());
+  for (uint32_t i = 0; i < arriving.size(); ++i)
+    rows.push_back({&beside, arriving[i], i, true, i == 99});
+  const Logits both = RunRows(s.runner(), rows, s.vocab());
+  EXPECT_TRUE(BitEqual({both[0]}, expected_decode));
+  EXPECT_TRUE(BitEqual({both[1]}, expected_prompt));
+}
+
+TEST_P(DefaultModel, WarmEqualsColdOnSharedPagesAndOnCopies) {
+  Subject& s = subject();
+  const auto prefix = s.Tokens(5, 96);
+  const auto tail = s.Tokens(6, 30);
+  PlainContext donor(s.shape(), 128), cold(s.shape(), 160), shared(s.shape(), 160),
+      copied(s.shape(), 160);
+  s.Prompt(donor, prefix);
+  s.Prompt(cold, prefix);
+  shared.ShareBlocks(donor, 3);
+  for (uint32_t block = 0; block < 3; ++block) copied.CopyBlock(donor, block);
+  const Logits expected = s.Prompt(cold, tail, 96);
+  EXPECT_TRUE(BitEqual(s.Prompt(shared, tail, 96), expected));
+  EXPECT_TRUE(BitEqual(s.Prompt(copied, tail, 96), expected));
+}
+
+TEST_P(DefaultModel, TwoSequencesOnOnePrefixInOneBatchEqualEachAlone) {
+  Subject& s = subject();
+  const auto prefix = s.Tokens(7, 64);
+  PlainContext donor(s.shape(), 64), a(s.shape(), 128), b(s.shape(), 128), alone(s.shape(), 128);
+  s.Prompt(donor, prefix);
+  a.ShareBlocks(donor, 2);
+  b.ShareBlocks(donor, 2);
+  s.Prompt(alone, prefix);
+  const TestRow together[] = {{&a, 11, 64, true, true}, {&b, 12, 64, true, true}};
+  const Logits both = RunRows(s.runner(), together, s.vocab());
+  const TestRow first[] = {{&alone, 11, 64, true, true}}, second[] = {{&alone, 12, 64, true, true}};
+  EXPECT_TRUE(BitEqual({both[0]}, RunRows(s.runner(), first, s.vocab())));
+  EXPECT_TRUE(BitEqual({both[1]}, RunRows(s.runner(), second, s.vocab())));
+}
+
+TEST_P(DefaultModel, DifferenceBlockEqualsFullCopy) {
+  Subject& s = subject();
+  const auto prefix = s.Tokens(8, 64);
+  PlainContext donor(s.shape(), 64), difference(s.shape(), 96), copy(s.shape(), 96);
+  s.Prompt(donor, prefix);
+  // Both keep rows 0 to 49 and write their own rows from 50 on.
+  difference.ShareBlocks(donor, 1);
+  difference.ShareWithDifference(donor, 1, 50 - 32);
+  copy.CopyBlock(donor, 0);
+  copy.CopyBlock(donor, 1);
+  const auto tail = s.Tokens(9, 24);
+  const Logits expected = s.Prompt(copy, tail, 50, 1, 10, 24);
+  EXPECT_TRUE(BitEqual(s.Prompt(difference, tail, 50, 1, 10, 24), expected));
+  // The donor still reads its own rows.
+  PlainContext untouched(s.shape(), 96);
+  s.Prompt(untouched, prefix);
+  const TestRow in_donor[] = {{&donor, 9, 63, false, true}},
+                in_untouched[] = {{&untouched, 9, 63, false, true}};
+  EXPECT_TRUE(BitEqual(RunRows(s.runner(), in_donor, s.vocab()),
+                       RunRows(s.runner(), in_untouched, s.vocab())));
+}
+
+TEST_P(DefaultModel, RecomputingSelectedRowsChangesNothing) {
+  Subject& s = subject();
+  const auto tokens = s.Tokens(10, 120);
+  PlainContext context(s.shape(), 128);
+  const Logits expected = s.Prompt(context, tokens);
+  const std::vector<std::byte> before(context.page(1), context.page(1) + s.shape().page_bytes());
+  std::mt19937 random(7);
+  std::vector<uint32_t> positions(120);
+  std::iota(positions.begin(), positions.end(), 0u);
+  std::shuffle(positions.begin(), positions.end(), random);
+  positions.resize(30);
+  // In any order: all rows of a batch are written before any is read.
+  std::vector<TestRow> rows;
+  for (const uint32_t p : positions) rows.push_back({&context, tokens[p], p, true, false});
+  rows.push_back({&context, tokens[119], 119, true, true});
+  EXPECT_TRUE(BitEqual(RunRows(s.runner(), rows, s.vocab()), expected));
+  EXPECT_EQ(std::memcmp(before.data(), context.page(1), before.size()), 0);
+}
+
+TEST_P(DefaultModel, ReadOnlyRowGivesTheSameLogitsAsTheWrite) {
+  Subject& s = subject();
+  const auto tokens = s.Tokens(11, 70);
+  PlainContext context(s.shape(), 96);
+  const Logits expected = s.Prompt(context, tokens);
+  const TestRow again[] = {{&context, tokens[69], 69, false, true}};
+  EXPECT_TRUE(BitEqual(RunRows(s.runner(), again, s.vocab()), expected));
+}
+
+// Weight types whose products ggml computes by different kernels. Rows of 256, as K-quants need;
+// all batch sizes from 1 to 20, since some paths start at 2, 4, 8 or 16 rows.
+class WeightType : public testing::TestWithParam<ggml_type> {};
+INSTANTIATE_TEST_SUITE_P(All, WeightType,
+                         testing::Values(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16,
+                                         GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0,
+                                         GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q2_K,
+                                         GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
+                                         GGML_TYPE_Q6_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS,
+                                         GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ2_XXS, GGML_TYPE_TQ2_0,
+                                         GGML_TYPE_MXFP4),
+                         [](const auto& test) { return std::string(ggml_type_name(test.param)); });
+
+TEST_P(WeightType, RowsAndThreadsDoNotChangeBits) {
+  TinyModel tiny;
+  tiny.weight_type = GetParam();
+  const std::string path = TestFolder() + "/tiny-" + ggml_type_name(GetParam()) + ".gguf";
+  ASSERT_TRUE(WriteTinyModel(tiny, path));
+  Subject s(path, 64);
+  ASSERT_NE(s.model, nullptr);
+  std::vector<TokenId> tokens(40);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(7 * i % 300);
+  PlainContext reference(s.shape(), 64);
+  const Logits expected = s.Prompt(reference, tokens, 0, 1, 1, 40);
+  for (uint32_t chunk = 2; chunk <= 20; ++chunk) {
+    PlainContext context(s.shape(), 64);
+    const int threads = chunk == 4 || chunk == 17 ? 2 : 1;
+    EXPECT_TRUE(BitEqual(s.Prompt(context, tokens, 0, threads, chunk, 40), expected))
+        << "chunks of " << chunk << ", threads " << threads;
+  }
+}
+
+class TinyRunner : public testing::Test {
+ protected:
+  TinyRunner() {
+    const std::string path = TestFolder() + "/tiny.gguf";
+    EXPECT_TRUE(WriteTinyModel({}, path));
+    subject_ = std::make_unique<Subject>(path, 64);
+  }
+  std::string ErrorOf(const Batch& batch) {
+    auto result = subject_->runner().Run(batch);
+    return result.ok() ? "" : result.status().message();
+  }
+  std::unique_ptr<Subject> subject_;
+};
+
+TEST_F(TinyRunner, BadBatchesAreRefusedWithTheValue) {
+  PlainContext context(subject_->shape(), 96);
+  const SpanTable* tables[] = {&context.table()};
+  std::vector<TokenId> tokens(65, 1);
+  std::vector<kernel::BatchRow> rows(65);
+  for (uint32_t i = 0; i < 65; ++i) rows[i].position = i;
+  EXPECT_THAT(ErrorOf({tokens, rows, tables, {}}), HasSubstr("65 rows, the most is 64"));
+  EXPECT_THAT(ErrorOf({}), HasSubstr("no rows"));
+  const std::span<const kernel::BatchRow> two(rows.data(), 2);
+  const TokenId beyond[] = {1, 300}, negative[] = {-1, 1}, good[] = {1, 2};
+  EXPECT_THAT(ErrorOf({beyond, two, tables, {}}), HasSubstr("token 300 is not between 0 and 299"));
+  EXPECT_THAT(ErrorOf({negative, two, tables, {}}), HasSubstr("token -1"));
+  EXPECT_THAT(ErrorOf({{good, 1}, two, tables, {}}), HasSubstr("1 tokens for 2 rows"));
+  const uint32_t descending[] = {1, 0}, outside[] = {2};
+  EXPECT_THAT(ErrorOf({good, two, tables, descending}), HasSubstr("ascending"));
+  EXPECT_THAT(ErrorOf({good, two, tables, outside}), HasSubstr("below 2"));
+  EXPECT_THAT(ErrorOf({good, two, {}, {}}), HasSubstr("sequence 0 has no span table"));
+  const kernel::BatchRow far[] = {{0, 0, true}, {0, 96, true}};
+  EXPECT_NE(ErrorOf({good, far, tables, {}}), "") << "a position that no span covers";
+  EXPECT_EQ(ErrorOf({good, two, tables, {}}), "") << "a good batch after the bad ones";
+}
+
+TEST_F(TinyRunner, ManyShapesInTurnGiveTheSameLogitsAsTheFirstTime) {
+  // More shapes than graphs are kept, and more outputs than the buffer was made for.
+  std::vector<TokenId> tokens(64);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i % 300);
+  PlainContext reference(subject_->shape(), 64);
+  const Logits expected = subject_->Prompt(reference, tokens, 0, 1, 64, 64);
+  for (uint32_t round = 0; round < 2; ++round) {
+    for (uint32_t rows = 1; rows <= 64; ++rows) {
+      PlainContext context(subject_->shape(), 64);
+      const uint32_t outputs = rows % 3 == 0 ? rows : 1;
+      const Logits logits = subject_->Prompt(context, {tokens.data(), rows}, 0, 1, 64, outputs);
+      EXPECT_TRUE(BitEqual(logits, {expected.begin() + rows - outputs, expected.begin() + rows}))
+          << rows;
+    }
+  }
+}
+
+TEST_F(TinyRunner, ThreadsAndRowsOutOfRangeAreRefused) {
+  EXPECT_EQ(subject_->model->NewRunner(0, 8).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(subject_->model->NewRunner(100000, 8).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(subject_->model->NewRunner(1, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvlink::model
