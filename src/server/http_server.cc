@@ -1,6 +1,7 @@
 #include "server/http_server.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/io_context.hpp>
@@ -146,9 +147,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // While an answer is under way the client may send ahead, but not without end.
     if (busy_ && buffer_.size() >= kPipelineBytes) return;
     reading_ = true;
-    const auto space = buffer_.prepare(std::min(kReadBytes, buffer_.max_size() - buffer_.size()));
+    // Not into buffer_ itself: pipelined requests are taken out of it while this read is pending.
     socket_.async_read_some(
-        space, asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
+        asio::buffer(incoming_),
+        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
           self->reading_ = false;
           self->OnRead(ec, n);
         }));
@@ -162,7 +164,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (lingered_bytes_ > kLingerBytes) return Close(DisconnectReason::kPeerClosed);
       return ReadMore();
     }
-    buffer_.commit(n);
+    buffer_.commit(asio::buffer_copy(buffer_.prepare(n), asio::buffer(incoming_, n)));
     ParseAvailable();
     ReadMore();
   }
@@ -373,6 +375,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   tcp::socket socket_;
   asio::steady_timer read_timer_, write_timer_;
 
+  std::array<char, kReadBytes> incoming_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   bool reading_ = false, expect_answered_ = false;
