@@ -1,6 +1,6 @@
 // Core: the engine thread's state, and the actions that make up one step.
 //
-//   Intake -> Expire -> Finish -> Admit -> Place -> BuildBatch -> Execute -> Sample -> Finish
+//   Intake, Expire, Finish, Admit, Place, BuildBatch, Execute, Sample, Finish; then again
 //
 // Each action is a function in a file of its own and does its part for all requests; adding a phase
 // is adding a file and a line in engine.cc. Between actions:
@@ -106,6 +106,9 @@ void Sample(Core& core);
 // Reports and removes what has ended.
 void Finish(Core& core);
 
+// Shows the figures to other threads; before the batch runs and at the end of a step.
+void Publish(Core& core);
+
 // --- What they share. ---
 
 // What Submit refuses: kInvalidArgument with the figures.
@@ -121,8 +124,6 @@ void ReleaseSequences(Core& core, Request& request);
 // Calls the request's callback; what it throws is counted.
 void Emit(Core& core, Request& request, Event event);
 void EmitToken(Core& core, Request& request, TokenEvent token);
-// Copies the figures to the board.
-void Publish(Core& core);
 
 // Draws the first tokens of all branches from the last prompt row's logits.
 void BeginBranches(Core& core, Request& request, const float* logits);

@@ -13,7 +13,8 @@ namespace kvlink::engine {
 namespace {
 
 using Action = void (*)(Core&);
-constexpr Action kStep[] = {Expire, Finish, Admit, Place, BuildBatch, Execute, Sample, Finish};
+constexpr Action kStep[] = {Expire,     Finish,  Admit,  Publish, Place,
+                            BuildBatch, Execute, Sample, Finish,  Publish};
 
 class SingleThreadEngine final : public Engine {
  public:
@@ -88,7 +89,6 @@ SingleThreadEngine::~SingleThreadEngine() {
 void SingleThreadEngine::Loop() {
   while (Intake(core_)) {
     for (const Action action : kStep) action(core_);
-    Publish(core_);
   }
   CancelAll();
 }

@@ -186,6 +186,10 @@ void Emit(Core& core, Request& request, Event event) {
 void Publish(Core& core) {
   core.stats.running = core.running.size();
   core.stats.waiting = core.waiting.size();
+  {
+    const std::lock_guard lock(core.inbox.mutex);
+    core.inbox.waiting = core.waiting.size();
+  }
   const std::lock_guard lock(core.board.mutex);
   core.board.stats = core.stats;
 }
