@@ -16,8 +16,7 @@
 //   1. A block's parent and base outlive it. A base is never itself a difference.
 //   2. Who uses a block uses its parent: without users, nothing that depends on it has users. So
 //      `evictable_pages` pages can be freed by evicting victims one after another.
-//   3. A candidate has no users, children, differences or pin; Victim() is the first in eviction
-//   order.
+//   3. A candidate has no users, children, differences or pin; Victim() is the first in order.
 // Threads: const members may run at the same time; everything else needs the graph alone.
 // Cost: O(log candidates) an operation; a block that has users or children costs O(1).
 #pragma once

@@ -1,9 +1,9 @@
 // Copy-on-write: where a sequence writes that shares the first rows of a block with others.
 //
-//   shared block   | r0 r1 r2 r3 | x x x x |      the newcomer shares rows 0..3 and writes from row
-//   4 on in place       it writes into the same page: nobody else writes it and all valid rows are
-//   shared difference     a fragment holds the rows it writes, over the base's page, which stays
-//   shared full copy      a page of its own, the shared rows copied
+//   shared block   | r0 r1 r2 r3 | x x x x |    the newcomer shares rows 0 to 3, writes from 4 on
+//   in place       into the same page: nobody else writes it, and all its valid rows are shared
+//   difference     into a fragment that holds these rows only, over the page, which stays shared
+//   full copy      into a page of its own, the shared rows copied
 //
 // Decided once, from the rows that will be written: above `cow_copy_threshold` of the block's cells
 // a full copy is cheaper to read than a difference, and holds its memory no longer than itself.

@@ -7,9 +7,8 @@
 //   the pages while nobody uses them; above it the first of *them* goes. Otherwise what was popular
 //   yesterday would fill the cache and every new prompt would be evicted before it is seen again.
 // - Cost-aware: `worth` is the time, in ticks, that a block outlives its last use because it is
-// dear to
-//   recompute: rows * (1 + position / kDearPosition), since a later row attends to more rows. It is
-//   added to the age rather than compared first (GreedyDual, Young 1991; Cao and Irani 1997), so
+//   dear to recompute: rows * (1 + position / kDearPosition), as a later row attends to more rows.
+//   It is added to the age, not compared first (GreedyDual, Young 1991; Cao and Irani 1997), so
 //   that a dear block that nobody wants ages out too.
 // - Then least recently used; of equals the deeper first.
 // Cost: O(log candidates).

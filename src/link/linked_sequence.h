@@ -1,7 +1,8 @@
 // LinkedSequence: one branch's context, as a chain of blocks that it uses.
 //
-//   chain    [ block 0 ][ block 1 ][ block 2 ][ block 3 ]      num_ready rows are valid, the rest
-//   of rows      shared     shared     own: r r . .  reserved      `capacity` has a place
+//   chain    [ block 0 ][ block 1 ][ block 2    ][ block 3  ]
+//   rows       shared     shared    own: r r . .   reserved
+//            |---------- num_ready ------->|--- capacity --->|
 //
 // Invariants
 //   1. It uses every block of its chain; a block's parent is the one before it.
