@@ -45,7 +45,7 @@ def main():
     for path in wrong:
         print(f"{pathlib.Path(path).relative_to(root)}: not formatted")
     if wrong:
-        print(f"repair with: {pathlib.Path(__file__).relative_to(root)} . --fix")
+        print("repair with: tests/arch/format_check.py . --fix")
     elif run.returncode:
         print(run.stderr)
     return 1 if run.returncode else 0
