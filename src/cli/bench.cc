@@ -198,7 +198,7 @@ class ModeRuns {
     }
     if (!flags_.quiet) {
       std::fprintf(stderr, "KV %s, %d threads, %s kernels\n",
-                   DescribeKvBytes(options_.kv_bytes, shape, context).c_str(), threads(),
+                   FormatByteSize(options_.kv_bytes).c_str(), threads(),
                    kernel::NumericPath().c_str());
     }
     return Status::Ok();

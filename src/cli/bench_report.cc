@@ -75,7 +75,7 @@ std::vector<TableRow> TableRows() {
   const auto count = [](double v) { return Number("%.0f", v); };
   const auto seconds = [](double v) { return Number("%.3f s", v); };
   const auto rate = [](double v) { return Number("%.2f", v); };
-  const auto percent = [](double v) { return Number("%.3f %%", v * 100); };
+  const auto percent = [](double v) { return Number("%.4f %%", v * 100); };
   const auto bytes = [](double v) { return FormatByteSize(static_cast<uint64_t>(v)); };
   const auto plain = [](auto member) {
     return [member](const ModeFigures& f) {

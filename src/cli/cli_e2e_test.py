@@ -226,7 +226,7 @@ def test_sharing_changes_no_token_and_saves_memory_and_work(smoke):
 
 def test_bench_prints_a_table_and_progress_lines(smoke):
     done, _ = smoke
-    assert re.search(r"hit rate +0\.000 % +[\d.]+ %", done.stdout)
+    assert re.search(r"hit rate +0\.0000 % +[\d.]+ %", done.stdout)
     assert "outputs equal: yes" in done.stdout
     assert re.search(r"^off: 100 %, \d+/\d+ requests$", done.stderr, re.M)
 

@@ -1,5 +1,6 @@
 #include "cli/model_file.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -53,7 +54,8 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given, bool q
   model::LoadOptions options;
   options.path = *path;
   options.progress = [&](double fraction) {
-    if (progress) progress->Update(fraction);
+    // The last line is Finish's, with what was loaded.
+    if (progress) progress->Update(std::min(fraction, 0.99));
   };
   auto model = model::Model::Load(options);
   if (!model.ok()) {
