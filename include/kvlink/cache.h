@@ -46,11 +46,12 @@ struct LookupRequest {
   // Rows that must be computed even when cached: at least 1 (the last token's logits). A request that asks for prompt
   // log-probabilities sets it to tokens.size().
   uint32_t min_compute = 1;
-  uint32_t max_new_tokens = 0;  // rows that generation may add; decides difference block or full copy
+  // Rows that generation may add; decides difference block or full copy. A sequence that adds more gets a full copy then.
+  uint32_t max_new_tokens = 0;
 };
 
 enum class MissReason : uint8_t {
-  kNone,       // everything that can be reused was
+  kNone,       // everything that can be reused was; also a prompt that goes on where the cached one ends (a chat's next turn)
   kCold,       // no block of this prompt was ever seen
   kDiverged,   // a prefix hit, then other tokens (Plan::diverged_at)
   kEvicted,    // the next block was here and was evicted
@@ -118,7 +119,8 @@ struct CacheStats {
   uint64_t page_bytes = 0;
   uint64_t in_use_bytes = 0, peak_in_use_bytes = 0, cached_bytes = 0, budget_bytes = 0, pinned_bytes = 0;
   uint64_t tracking_bytes = 0;  // all structures that track blocks (index, graph, tokens)
-  // Counters, never decreasing.
+  // Counters, never decreasing. Tokens and misses count when a sequence begins, so that a request that is looked up many
+  // times counts once: queried = its prompt, exact + partial = the prompt rows that it need not compute.
   uint64_t lookups = 0, queried_tokens = 0, exact_tokens = 0, partial_tokens = 0, similar_tokens = 0;
   std::array<uint64_t, static_cast<size_t>(MissReason::kCount)> misses{};
   uint64_t collisions = 0;             // key equal, tokens or parent not
@@ -127,7 +129,7 @@ struct CacheStats {
   uint64_t single_flight_waits = 0, single_flight_takeovers = 0;
   uint64_t fallbacks = 0;              // a plan that could not be honoured became computing
   uint64_t output_splices = 0;         // own outputs recognised in later prompts
-  uint64_t match_ns = 0;               // wall time spent in Lookup
+  uint64_t match_ns = 0;               // wall time spent in Lookup, and in Begin checking the plan again
 };
 
 class Cache {
