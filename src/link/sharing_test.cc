@@ -273,6 +273,8 @@ TEST_F(SharingTest, WhatMustNotBeStoredIsNeverFound) {
   auto again = harness_.TryBegin(request);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->ready(), 40u);
+  EXPECT_EQ(Stats().cow_full_copies, 2u)
+      << "the fork's, and its own: it writes into no stored page";
   again->ComputePrompt();
   again->Release();
   EXPECT_EQ(harness_.Lookup(prompt).diverged_at, 40u);
