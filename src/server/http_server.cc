@@ -1,485 +1,36 @@
 #include "server/http_server.h"
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <boost/asio/bind_executor.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
-#include <mutex>
-#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "server/http_connection.h"
 #include "server/http_text.h"
 
 namespace kvlink::server {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Strand = asio::strand<asio::io_context::executor_type>;
 
-constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kPipelineBytes = 64 << 10;  // read ahead while an answer is under way
-constexpr size_t kLingerBytes = 16 << 20;    // discarded after an answer that ends the connection
-constexpr std::chrono::seconds kLingerTime{2};  // so that the client reads it instead of a reset
 constexpr std::chrono::milliseconds kAcceptPause{100};
-
-class Connection;
-
-// What connections share. Outlives them.
-struct Shared {
-  asio::io_context io;
-  Limits limits;
-  Handler handler;
-  HttpServer::ErrorBody error_body;
-  std::atomic<bool> stopping{false};
-  std::function<void()> on_empty;  // the last connection is gone
-
-  std::mutex mutex;
-  std::set<std::shared_ptr<Connection>> connections;  // guarded by mutex
-};
-
-// --- one connection ---
-
-class Connection : public std::enable_shared_from_this<Connection> {
- public:
-  Connection(Shared& shared, tcp::socket socket)
-      : shared_(shared),
-        strand_(asio::make_strand(shared.io)),
-        socket_(std::move(socket)),
-        read_timer_(shared.io),
-        write_timer_(shared.io),
-        buffer_(std::max(kPipelineBytes, shared.limits.max_header_bytes) + kReadBytes) {}
-
-  void Start() {
-    asio::post(strand_, [self = shared_from_this()] {
-      error_code ignored;
-      self->socket_.set_option(tcp::no_delay(true), ignored);
-      self->AwaitRequest();
-      self->ReadMore();
-    });
-  }
-
-  // Any thread. Closes when idle, or at once.
-  void Shutdown(bool at_once) {
-    asio::post(strand_, [self = shared_from_this(), at_once] {
-      if (at_once || (!self->busy_ && !self->lingering_)) self->Close(DisconnectReason::kShutdown);
-    });
-  }
-
-  template <typename Task>
-  void Post(Task task) {
-    asio::post(strand_, std::move(task));
-  }
-
-  // --- the answer under way; on the strand ---
-
-  void SendWhole(HttpResponse response) {
-    if (closed_) return;
-    std::string text = Head(response, response.body.size(), keep_alive_, /*chunked=*/false);
-    if (!head_only_) text += response.body;
-    Enqueue(std::move(text));
-    answered_ = true;
-    FinishIfWritten();
-  }
-
-  void BeginStream(HttpResponse response) {
-    if (closed_) return;
-    chunked_ = http_11_;
-    if (!chunked_) keep_alive_ = false;
-    const std::string body = std::exchange(response.body, "");
-    Enqueue(Head(response, std::nullopt, keep_alive_, chunked_));
-    if (!body.empty()) WritePart(body);
-  }
-
-  bool WritePart(const std::string& part) {
-    if (closed_) return false;
-    if (part.empty() || head_only_) return true;
-    Enqueue(chunked_ ? Chunk(part) : part);
-    if (pending_bytes_ > shared_.limits.max_pending_bytes) {
-      Close(DisconnectReason::kSlowReader);
-      return false;
-    }
-    return true;
-  }
-
-  void EndStream() {
-    if (closed_) return;
-    if (chunked_ && !head_only_) Enqueue("0\r\n\r\n");
-    answered_ = true;
-    FinishIfWritten();
-  }
-
-  void OnDisconnect(std::function<void(DisconnectReason)> callback) {
-    if (closed_) {
-      asio::post(strand_,
-                 [callback = std::move(callback), reason = close_reason_] { callback(reason); });
-    } else {
-      on_disconnect_ = std::move(callback);
-    }
-  }
-
-  // No thread serves any more.
-  void Abandon() {
-    closed_ = true;
-    on_disconnect_ = nullptr;
-  }
-
- private:
-  using Parser = http::request_parser<http::string_body>;
-
-  // --- reading ---
-
-  void ReadMore() {
-    if (reading_ || closed_) return;
-    // While an answer is under way the client may send ahead, but not without end.
-    if (busy_ && buffer_.size() >= kPipelineBytes) return;
-    reading_ = true;
-    // Not into buffer_ itself: pipelined requests are taken out of it while this read is pending.
-    socket_.async_read_some(
-        asio::buffer(incoming_),
-        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
-          self->reading_ = false;
-          self->OnRead(ec, n);
-        }));
-  }
-
-  void OnRead(error_code ec, size_t n) {
-    if (closed_) return;
-    if (ec) return Close(DisconnectReason::kPeerClosed);
-    if (lingering_) {
-      lingered_bytes_ += n;
-      if (lingered_bytes_ > kLingerBytes) return Close(DisconnectReason::kPeerClosed);
-      return ReadMore();
-    }
-    buffer_.commit(asio::buffer_copy(buffer_.prepare(n), asio::buffer(incoming_, n)));
-    ParseAvailable();
-    ReadMore();
-  }
-
-  void ParseAvailable() {
-    while (!busy_ && !closed_ && !lingering_ && buffer_.size() > 0) {
-      if (!parser_) {
-        parser_.emplace();
-        parser_->eager(true);
-        parser_->header_limit(static_cast<uint32_t>(shared_.limits.max_header_bytes));
-        parser_->body_limit(shared_.limits.max_body_bytes);
-        // The time for a whole request starts with its first byte.
-        ArmReadTimer(shared_.limits.request_timeout);
-        expect_answered_ = false;
-      }
-      error_code ec;
-      const size_t used = parser_->put(buffer_.data(), ec);
-      buffer_.consume(used);
-      if (ec == http::error::need_more) {
-        if (buffer_.size() > shared_.limits.max_header_bytes) ec = http::error::header_limit;
-      }
-      if (ec && ec != http::error::need_more) return RefuseRequest(ec);
-      if (parser_->is_done()) return Dispatch();
-      if (parser_->is_header_done()) AnswerExpect();
-      if (ec == http::error::need_more || used == 0) return;
-    }
-  }
-
-  void AnswerExpect() {
-    if (std::exchange(expect_answered_, true)) return;
-    if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
-      Enqueue("HTTP/1.1 100 Continue\r\n\r\n");
-    }
-  }
-
-  void Dispatch() {
-    auto message = parser_->release();
-    parser_.reset();
-    read_timer_.cancel();
-    busy_ = true;
-    answered_ = false;
-    chunked_ = false;
-    http_11_ = message.version() >= 11;
-    keep_alive_ = message.keep_alive() && !shared_.stopping;
-    head_only_ = message.method() == http::verb::head;
-
-    HttpRequest request;
-    request.method = std::string(message.method_string());
-    const std::string target(message.target());
-    const size_t question = target.find('?');
-    request.path = PercentDecode(target.substr(0, question));
-    if (question != std::string::npos) request.query = target.substr(question + 1);
-    request.authorization = std::string(message[http::field::authorization]);
-    request.body = std::move(message.body());
-    Serve(std::move(request));
-  }
-
-  void Serve(HttpRequest request);
-
-  // An error of the HTTP layer: answered, then the connection ends, for what follows cannot be
-  // trusted.
-  void RefuseRequest(error_code ec) {
-    int status = 400;
-    std::string message = "the request is not valid HTTP: " + ec.message();
-    if (ec == http::error::body_limit) {
-      status = 413;
-      message =
-          "the body is larger than " + std::to_string(shared_.limits.max_body_bytes) + " bytes";
-    } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      status = 431;
-      message =
-          "the header is larger than " + std::to_string(shared_.limits.max_header_bytes) + " bytes";
-    }
-    Refuse(status, message);
-  }
-
-  void Refuse(int status, const std::string& message) {
-    parser_.reset();
-    busy_ = true;
-    keep_alive_ = false;
-    head_only_ = false;
-    HttpResponse response;
-    response.status = status;
-    response.body = shared_.error_body(status, message);
-    SendWhole(std::move(response));
-  }
-
-  // --- writing ---
-
-  void Enqueue(std::string text) {
-    pending_bytes_ += text.size();
-    pending_ += text;
-    if (!writing_) WriteMore();
-  }
-
-  void WriteMore() {
-    if (sending_offset_ == sending_.size()) {
-      sending_.clear();
-      std::swap(sending_, pending_);
-      sending_offset_ = 0;
-    }
-    writing_ = true;
-    ArmWriteTimer();
-    socket_.async_write_some(
-        asio::buffer(sending_.data() + sending_offset_, sending_.size() - sending_offset_),
-        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
-          self->OnWritten(ec, n);
-        }));
-  }
-
-  void OnWritten(error_code ec, size_t n) {
-    writing_ = false;
-    if (closed_) return;
-    if (ec) return Close(DisconnectReason::kPeerClosed);
-    sending_offset_ += n;
-    pending_bytes_ -= n;
-    if (pending_bytes_ > 0) return WriteMore();
-    write_timer_.cancel();
-    FinishIfWritten();
-  }
-
-  // The next request is looked at when the answer has left: that keeps the order and bounds the
-  // memory.
-  void FinishIfWritten() {
-    if (!busy_ || !answered_ || writing_ || pending_bytes_ > 0 || closed_) return;
-    busy_ = false;
-    on_disconnect_ = nullptr;
-    if (!keep_alive_ || shared_.stopping) return Linger();
-    AwaitRequest();
-    // Not from here: a client that sends many requests at once must not grow the stack.
-    asio::post(strand_, [self = shared_from_this()] {
-      if (self->closed_) return;
-      self->ParseAvailable();
-      self->ReadMore();
-    });
-  }
-
-  void Linger() {
-    lingering_ = true;
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
-    ArmReadTimer(kLingerTime);
-    ReadMore();
-  }
-
-  // --- time ---
-
-  void AwaitRequest() { ArmReadTimer(shared_.limits.idle_timeout); }
-
-  void ArmReadTimer(std::chrono::milliseconds time) {
-    read_timer_.expires_after(time);
-    read_timer_.async_wait(asio::bind_executor(strand_, [self = shared_from_this()](error_code ec) {
-      // A timer that was set anew after it fired is not due.
-      if (ec || self->closed_ || self->read_timer_.expiry() > asio::steady_timer::clock_type::now())
-        return;
-      self->OnReadTimeout();
-    }));
-  }
-
-  void OnReadTimeout() {
-    if (busy_) return;
-    if (!parser_ || lingering_) return Close(DisconnectReason::kTimeout);
-    Refuse(408, "the request was not complete after " +
-                    std::to_string(shared_.limits.request_timeout.count()) + " ms");
-  }
-
-  void ArmWriteTimer() {
-    write_timer_.expires_after(shared_.limits.write_timeout);
-    write_timer_.async_wait(
-        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec) {
-          if (ec || !self->writing_ ||
-              self->write_timer_.expiry() > asio::steady_timer::clock_type::now())
-            return;
-          self->Close(DisconnectReason::kTimeout);
-        }));
-  }
-
-  // --- the end ---
-
-  void Close(DisconnectReason reason) {
-    if (std::exchange(closed_, true)) return;
-    close_reason_ = reason;
-    error_code ignored;
-    if (reason == DisconnectReason::kSlowReader || reason == DisconnectReason::kTimeout) {
-      // What is queued would only be sent to somebody who does not read.
-      socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-    }
-    socket_.close(ignored);
-    read_timer_.cancel();
-    write_timer_.cancel();
-    pending_.clear();
-    // Not from here: whoever closes may be in the middle of the answer.
-    if (on_disconnect_) {
-      asio::post(strand_,
-                 [callback = std::exchange(on_disconnect_, nullptr), reason] { callback(reason); });
-    }
-    bool empty = false;
-    {
-      const std::lock_guard lock(shared_.mutex);
-      shared_.connections.erase(shared_from_this());
-      empty = shared_.connections.empty();
-    }
-    if (empty && shared_.stopping) shared_.on_empty();
-  }
-
-  Shared& shared_;
-  Strand strand_;
-  tcp::socket socket_;
-  asio::steady_timer read_timer_, write_timer_;
-
-  std::array<char, kReadBytes> incoming_;
-  beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-  bool reading_ = false, expect_answered_ = false;
-
-  bool busy_ = false;      // a request is being answered
-  bool answered_ = false;  // its answer is complete, though perhaps not written
-  bool keep_alive_ = false, http_11_ = true, chunked_ = false, head_only_ = false;
-  std::function<void(DisconnectReason)> on_disconnect_;
-
-  std::string sending_, pending_;  // being written; waiting behind it
-  size_t sending_offset_ = 0, pending_bytes_ = 0;
-  bool writing_ = false;
-
-  bool lingering_ = false, closed_ = false;
-  size_t lingered_bytes_ = 0;
-  DisconnectReason close_reason_ = DisconnectReason::kPeerClosed;
-};
-
-// --- one request's answer ---
-
-class Exchange : public Responder, public std::enable_shared_from_this<Exchange> {
- public:
-  explicit Exchange(std::shared_ptr<Connection> connection, const HttpServer::ErrorBody& error_body)
-      : connection_(std::move(connection)), error_body_(error_body) {}
-
-  // A handler that drops its responder has still to be answered for.
-  ~Exchange() override {
-    if (state_ == State::kDone) return;
-    connection_->Post(
-        [connection = connection_, begun = state_ == State::kStreaming, error_body = error_body_] {
-          if (begun) return connection->EndStream();
-          HttpResponse response;
-          response.status = 500;
-          response.body = error_body(500, "the request was dropped");
-          connection->SendWhole(std::move(response));
-        });
-  }
-
-  void Send(HttpResponse response) override {
-    if (state_ != State::kOpen) return;
-    state_ = State::kDone;
-    connection_->SendWhole(std::move(response));
-  }
-  void BeginStream(HttpResponse head) override {
-    if (state_ != State::kOpen) return;
-    state_ = State::kStreaming;
-    connection_->BeginStream(std::move(head));
-  }
-  bool Write(std::string part) override {
-    return state_ == State::kStreaming && connection_->WritePart(part);
-  }
-  void EndStream() override {
-    if (state_ != State::kStreaming) return;
-    state_ = State::kDone;
-    connection_->EndStream();
-  }
-  void OnDisconnect(std::function<void(DisconnectReason)> callback) override {
-    connection_->OnDisconnect(
-        [weak = weak_from_this(), callback = std::move(callback)](DisconnectReason reason) {
-          if (const auto self = weak.lock()) self->state_ = State::kDone;
-          callback(reason);
-        });
-  }
-  void Post(std::function<void()> task) override { connection_->Post(std::move(task)); }
-
- private:
-  enum class State : uint8_t { kOpen, kStreaming, kDone };
-  std::shared_ptr<Connection> connection_;
-  HttpServer::ErrorBody error_body_;
-  State state_ = State::kOpen;
-};
-
-void Connection::Serve(HttpRequest request) {
-  auto exchange = std::make_shared<Exchange>(shared_from_this(), shared_.error_body);
-  if (shared_.stopping) {
-    HttpResponse response;
-    response.status = 503;
-    response.body = shared_.error_body(503, "the server is shutting down");
-    return exchange->Send(std::move(response));
-  }
-  try {
-    shared_.handler(std::move(request), exchange);
-  } catch (const std::exception& e) {
-    // Out of memory, or a library's exception: this request's error, not the server's end.
-    HttpResponse response;
-    response.status = 500;
-    response.body = shared_.error_body(500, std::string("internal error: ") + e.what());
-    exchange->Send(std::move(response));
-  }
-}
-
-// --- the server ---
 
 class BeastServer : public HttpServer {
  public:
   BeastServer(int threads, const Limits& limits, Handler handler, ErrorBody error_body)
       : threads_(threads),
-        acceptor_(shared_.io),
-        accept_timer_(shared_.io),
-        grace_timer_(shared_.io) {
+        strand_(asio::make_strand(shared_.io)),
+        acceptor_(strand_),
+        accept_timer_(strand_),
+        grace_timer_(strand_) {
     shared_.limits = limits;
     shared_.handler = std::move(handler);
     shared_.error_body = std::move(error_body);
-    shared_.on_empty = [this] { asio::post(shared_.io, [this] { OnEmpty(); }); };
+    shared_.on_empty = [this] { asio::post(strand_, [this] { OnEmpty(); }); };
   }
 
   Status Listen(const std::string& host, uint16_t port) {
@@ -508,7 +59,7 @@ class BeastServer : public HttpServer {
     shared_.io.run();
     for (std::thread& thread : others) thread.join();
     // Only after a hard stop is anything left: its destructors must not find the server gone.
-    std::set<std::shared_ptr<Connection>> left;
+    std::set<std::shared_ptr<HttpConnection>> left;
     {
       const std::lock_guard lock(shared_.mutex);
       left.swap(shared_.connections);
@@ -517,7 +68,7 @@ class BeastServer : public HttpServer {
   }
 
   void Stop() override {
-    asio::post(shared_.io, [this] {
+    asio::post(strand_, [this] {
       const bool again = shared_.stopping.exchange(true);
       error_code ignored;
       acceptor_.close(ignored);
@@ -546,7 +97,7 @@ class BeastServer : public HttpServer {
 
  private:
   void Accept() {
-    acceptor_.async_accept([this](error_code ec, tcp::socket socket) {
+    acceptor_.async_accept(shared_.io, [this](error_code ec, tcp::socket socket) {
       if (shared_.stopping || ec == asio::error::operation_aborted) return;
       if (ec) {
         // Out of file descriptors, usually: wait for some to come back.
@@ -563,7 +114,7 @@ class BeastServer : public HttpServer {
 
   void Admit(tcp::socket socket) {
     if (connections() >= shared_.limits.max_connections) return RefuseOverload(socket);
-    auto connection = std::make_shared<Connection>(shared_, std::move(socket));
+    auto connection = MakeHttpConnection(shared_, std::move(socket));
     {
       const std::lock_guard lock(shared_.mutex);
       shared_.connections.insert(connection);
@@ -587,7 +138,7 @@ class BeastServer : public HttpServer {
   }
 
   void CloseAll(bool at_once) {
-    std::set<std::shared_ptr<Connection>> all;
+    std::set<std::shared_ptr<HttpConnection>> all;
     {
       const std::lock_guard lock(shared_.mutex);
       all = shared_.connections;
@@ -600,8 +151,10 @@ class BeastServer : public HttpServer {
     if (shared_.connections.empty()) grace_timer_.cancel();
   }
 
-  mutable Shared shared_;
+  mutable HttpShared shared_;
   const int threads_;
+  // Accepting and stopping.
+  asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer accept_timer_, grace_timer_;
   uint16_t port_ = 0;

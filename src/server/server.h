@@ -31,11 +31,10 @@ struct Limits {
   size_t max_body_bytes = size_t{8} << 20;     // beyond: 413
   size_t max_header_bytes = size_t{16} << 10;  // beyond: 431
   size_t max_connections = 1024;               // beyond: 503
-  size_t max_pending_bytes = size_t{1}
-                             << 20;  // unsent answer; a reader slower than this is cut off
-  size_t max_pending_events = 8192;  // engine events not yet turned into answer, per HTTP request
-  uint32_t max_choices = 128;        // n and best_of
-  uint32_t max_prompts = 256;        // prompts of one /v1/completions
+  size_t max_pending_bytes = size_t{1} << 20;  // unsent; a reader slower than this is cut off
+  size_t max_pending_events = 8192;            // of the engine, not yet taken, per HTTP request
+  uint32_t max_choices = 128;                  // n and best_of
+  uint32_t max_prompts = 256;                  // prompts of one /v1/completions
   std::chrono::milliseconds request_timeout{30000};  // from a request's first byte to its last
   std::chrono::milliseconds idle_timeout{75000};     // between requests
   std::chrono::milliseconds write_timeout{30000};    // without a byte taken
@@ -53,8 +52,9 @@ struct ServerOptions {
   bool log_to_stderr = true;
   std::string version = "0.1.0";
   Limits limits;
-  std::function<uint64_t()>
-      seed_source;  // seeds of requests that give none; default: the system's randomness
+  // Seeds of requests that give none, asked for from several threads; default: the system's
+  // randomness.
+  std::function<uint64_t()> seed_source;
 };
 
 class Server {

@@ -89,7 +89,9 @@ class ServerTest : public ::testing::Test {
   ServerTest() {
     options_.port = 0;
     options_.log_to_stderr = false;
-    options_.seed_source = [seed = uint64_t{1}]() mutable { return seed++; };
+    options_.seed_source = [seed = std::make_shared<std::atomic<uint64_t>>(1)] {
+      return (*seed)++;
+    };
     engine_options_.context = 4096;
   }
   ~ServerTest() override { StopServer(); }
