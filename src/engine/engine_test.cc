@@ -264,6 +264,20 @@ TEST(Engine, PromptLogprobsAreFreshAlsoWhenThePromptIsCached) {
   }
 }
 
+TEST(Engine, PromptLogprobsLeaveAPartlyCachedPromptRight) {
+  Harness harness(NoEos());
+  const std::vector<TokenId> prompt = Prompt(90, 6);
+  harness.Run(Greedy({prompt.begin(), prompt.begin() + 43}, 1));
+  GenerationRequest request = Greedy(prompt, 5);
+  request.prompt_logprobs = 0;
+  harness.ExpectReference(request, *harness.Run(request));
+  EXPECT_EQ(harness.model().counters().rewrites, 0u) << "ready rows are shared";
+  request.prompt_logprobs = -1;
+  const auto again = harness.Run(request);
+  harness.ExpectReference(request, *again);
+  EXPECT_EQ(again->report().cached_tokens, 89u);
+}
+
 TEST(Engine, ItsOwnAnswerIsRememberedByTheTextThatWasShown) {
   Harness harness(NoEos());
   GenerationRequest request;

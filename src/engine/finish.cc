@@ -48,14 +48,21 @@ Answer OfHypothesis(const BeamSearch::Hypothesis& hypothesis) {
   return answer;
 }
 
+// The choice among branches was cut short: even one that is complete need not be the answer.
+void MarkCut(std::vector<Answer>& answers, FinishReason reason) {
+  for (Answer& answer : answers) answer.result.reason = reason;
+}
+
 std::vector<Answer> AnswersOf(Request& request) {
   const Ending& ending = *request.ending;
   std::vector<Answer> answers;
   if (request.beam) {
+    const bool cut = !request.beam->done();
     request.beam->Stop(ending.reason);
     for (const BeamSearch::Hypothesis& hypothesis : request.beam->hypotheses()) {
       if (answers.size() < request.params.n) answers.push_back(OfHypothesis(hypothesis));
     }
+    if (cut) MarkCut(answers, ending.reason);
     return answers;
   }
   // With some branches cut short a ranking would compare unequal things.
@@ -67,6 +74,7 @@ std::vector<Answer> AnswersOf(Request& request) {
   for (uint32_t i = 0; i < request.params.n; ++i) order[i] = i;
   if (complete && request.replays()) order = BestBranches(scores, request.params.n);
   for (const uint32_t i : order) answers.push_back(OfLane(request.lanes[i], ending));
+  if (!complete && request.replays()) MarkCut(answers, ending.reason);
   return answers;
 }
 

@@ -70,16 +70,20 @@ TEST(SingleFlight, TheOldestWaiterTakesOverFromACancelledLeader) {
   HarnessOptions options = NoEos();
   options.engine.chunk_tokens = 40;
   Harness harness(options);
-  int steps = 0;
-  harness.OnRun([&] {
-    if (++steps == 3) harness.Hold();
-  });
+  harness.Hold();
   RequestId leader = 0;
   const auto cancelled = harness.Submit(Greedy(Prompt(400, 1), 4), &leader);
+  harness.WaitUntilHeld();
   const GenerationRequest request = Greedy(Prompt(400, 1), 4);
   std::vector<std::shared_ptr<Outcome>> outcomes;
   for (int i = 0; i < 3; ++i) outcomes.push_back(harness.Submit(request));
+  int steps = 0;
+  harness.OnRun([&] {  // by then they wait
+    if (++steps == 2) harness.Hold();
+  });
+  harness.Release();
   harness.WaitUntilHeld();
+  EXPECT_EQ(harness.engine().Stats().cache.single_flight_waits, 3u);
   harness.engine().Cancel(leader);
   harness.Release();
   for (const auto& outcome : outcomes) {
@@ -185,8 +189,11 @@ TEST(Admission, AWideRequestGetsItsSequencesAlthoughNarrowOnesKeepComing) {
         Greedy(Prompt(9, 100 + static_cast<uint64_t>(narrow++)), 5), follow);
     EXPECT_TRUE(id.ok());
   };
+  std::atomic<int> ended{0};
   follow = [&](const Event& event) {
-    if (event.kind == Event::Kind::kFinished && !stop) submit();
+    if (event.kind != Event::Kind::kFinished) return;
+    if (!stop) submit();
+    ++ended;
   };
   for (int i = 0; i < 6; ++i) submit();
   GenerationRequest wide = Greedy(Prompt(20, 1), 6);
@@ -195,7 +202,7 @@ TEST(Admission, AWideRequestGetsItsSequencesAlthoughNarrowOnesKeepComing) {
   outcome->WaitUntilFinished();
   stop = true;
   harness.ExpectReference(wide, *outcome);
-  harness.Destroy();
+  while (ended < narrow) std::this_thread::yield();
 }
 
 TEST(Preemption, TokensAreUnchangedAndRequestsCountOnce) {

@@ -127,7 +127,10 @@ class FakeRunner final : public model::Runner {
       const SpanTable& table = *batch.tables[row.sequence];
       const uint64_t previous =
           row.position == 0 ? kNoRow : CellsAt(shape, table, row.position - 1).Read();
-      CellsAt(shape, table, row.position).Write(RowValue(batch.tokens[i], row.position, previous));
+      const RowCells cells = CellsAt(shape, table, row.position);
+      const uint64_t value = RowValue(batch.tokens[i], row.position, previous);
+      if (cells.Read() == RowCells::Written(value)) counters.rewrites += 1;
+      cells.Write(value);
     }
     logits_.resize(batch.outputs.size() * FakeModel::kVocabulary);
     for (size_t i = 0; i < batch.outputs.size(); ++i) {

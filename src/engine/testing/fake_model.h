@@ -44,8 +44,9 @@ class FakeModel final : public model::Model {
   // What the runners of this model did, and what they shall do.
   struct Counters {
     std::atomic<uint64_t> rows{0}, steps{0};
-    std::atomic<bool> fail{false};  // the next Run returns an error
-    std::function<void()> on_run;   // called by each Run; set before the engine is created
+    std::atomic<uint64_t> rewrites{0};  // rows written that held that value already
+    std::atomic<bool> fail{false};      // the next Run returns an error
+    std::function<void()> on_run;       // called by each Run; set before the engine is created
   };
   Counters& counters() const { return *counters_; }
   float eos_bias() const { return options_.eos_bias; }

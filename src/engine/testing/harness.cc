@@ -107,7 +107,6 @@ void Harness::Gate() {
   held_ = true;
   changed_.notify_all();
   changed_.wait(lock, [&] { return !hold_; });
-  held_ = false;
 }
 
 void Harness::Hold() {
@@ -122,7 +121,7 @@ void Harness::WaitUntilHeld() {
 
 void Harness::Release() {
   const std::lock_guard lock(mutex_);
-  hold_ = false;
+  hold_ = held_ = false;
   changed_.notify_all();
 }
 
