@@ -88,11 +88,13 @@ TEST_F(PlanTest, SharedChunksAreReadOnceForAllSequences) {
 }
 
 TEST_F(PlanTest, ChunksThatDivergeInsideAreNotShared) {
-  std::deque<SpanTable> tables = {Table(1000)};
-  tables.push_back(Fork(tables[0], 256 + 32, 1000));
-  const AttentionPlan plan = Plan(tables, {{0, 999}, {1, 999}}, 1);
-  ASSERT_EQ(plan.tiles().size(), 3u);
-  EXPECT_EQ(plan.tiles()[0].chunk_end, 1u);
+  const SpanTable base = Table(1000);
+  for (uint32_t shared = kChunkTokens; shared < 2 * kChunkTokens; shared += kRows) {
+    SCOPED_TRACE("shared tokens " + std::to_string(shared));
+    const AttentionPlan plan = Plan({base, Fork(base, shared, 1000)}, {{0, 999}, {1, 999}}, 1);
+    ASSERT_EQ(plan.tiles().size(), 3u);
+    EXPECT_EQ(plan.tiles()[0].chunk_end, 1u);
+  }
 }
 
 TEST_F(PlanTest, OtherShiftsAndDifferencesAreNotShared) {
@@ -114,7 +116,8 @@ TEST_F(PlanTest, ASequenceThatFillsATileStaysAlone) {
   tables.push_back(Fork(tables[0], 512, 1024));
   std::vector<BatchRow> rows = {{0, 1000}};
   for (uint32_t p = 900; p < 964; p++) rows.push_back({1, p});
-  for (const QueryTile& tile : Plan(tables, rows, 1).tiles()) EXPECT_EQ(tile.chunk_begin, 0u);
+  const AttentionPlan plan = Plan(tables, rows, 1);
+  for (const QueryTile& tile : plan.tiles()) EXPECT_EQ(tile.chunk_begin, 0u);
 }
 
 TEST_F(PlanTest, OneThreadSplitsNothing) {

@@ -35,6 +35,30 @@ class PagedAttentionBits : public testing::Test {
     }
   }
 
+  // Each layer's cells of `rows`, where its map says, hold what the page holds.
+  void ExpectCells(const DifferenceView& view, const std::vector<uint32_t>& rows,
+                   const std::byte* page) {
+    const KvShape& kv = world_.shape().kv;
+    for (uint32_t layer = 0; layer < kv.num_layers; layer++) {
+      for (uint32_t head = 0; head < kv.num_kv_heads; head++) {
+        const auto* keys =
+            reinterpret_cast<const uint16_t*>(view.cells + view.HeadOffset(kv, layer, head));
+        const uint16_t* values = keys + view.capacity * kv.head_dim;
+        const std::byte* tile = page + kv.TileOffset(layer, head);
+        const auto* page_keys = reinterpret_cast<const uint16_t*>(tile);
+        const auto* page_values = reinterpret_cast<const uint16_t*>(tile + kv.v_offset());
+        for (uint32_t row : rows) {
+          const int8_t slot = view.slots[layer * view.slot_stride + row];
+          const uint32_t cell = static_cast<uint32_t>(slot) * kv.head_dim;
+          for (uint32_t d = 0; d < kv.head_dim; d++) {
+            ASSERT_EQ(keys[cell + d], page_keys[d * kv.tokens_per_block + row]);
+            ASSERT_EQ(values[cell + d], page_values[row * kv.head_dim + d]);
+          }
+        }
+      }
+    }
+  }
+
   AttentionWorld world_;
 };
 
@@ -154,6 +178,7 @@ TEST_F(PagedAttentionBits, AreTheSameOnADifferenceBlockAndAFullPage) {
       ExpectSameBits(world_.Prefill(*attention, difference, begin, 300, 9),
                      world_.Prefill(*attention, full, begin, 300, 9));
       EXPECT_EQ(std::memcmp(before.data(), page, before.size()), 0) << "the base page was written";
+      ExpectCells(*difference.table.blocks[8].difference, rows, full.table.blocks[8].page);
     }
   }
 }

@@ -95,7 +95,10 @@ class RandomTables {
     // One more page, since the run starts inside the first.
     sequence->table.blocks.push_back({world_.NewPage(), nullptr});
     MaybeDiffer(&sequence->table.blocks[first_block_]);
-    AddSpan(sequence, first_row, own, position, 0);
+    // Rows of a shifted span are written for the frame that they lie in.
+    const bool shifted = position > 0 && Up(0, 1) == 1;
+    AddSpan(sequence, first_row, own, position,
+            shifted ? static_cast<int32_t>(Up(1, position)) : 0);
     sequence->tokens.insert(sequence->tokens.end(), tail.tokens.begin(), tail.tokens.end());
     return own;
   }
