@@ -73,7 +73,7 @@ std::string DigestOf(std::span<const std::byte> file,
 
 std::string Fingerprint(const std::string& file_digest, const std::string& architecture,
                         const Network& network, const KvShape& shape,
-                        const std::string& cpu_features) {
+                        const std::string& cpu_features, bool packed) {
   base::KeyBuilder key;
   key.Add("file", file_digest)
       .Add("architecture", architecture)
@@ -82,6 +82,7 @@ std::string Fingerprint(const std::string& file_digest, const std::string& archi
   key.AddNumber("layout", kLayoutVersion).AddNumber("tokens_per_block", shape.tokens_per_block);
   key.AddNumber("kv_type", static_cast<uint64_t>(shape.type));
   key.Add("kernels", kernel::NumericPath())
+      .Add("product", packed ? "packed" : "ggml")
       .Add("ggml", ggml_version())
       .Add("ggml_cpu", cpu_features);
   return Hex(base::Hash128(key.bytes()));

@@ -24,6 +24,6 @@ std::string DigestOf(std::span<const std::byte> file,
 
 std::string Fingerprint(const std::string& file_digest, const std::string& architecture,
                         const Network& network, const KvShape& shape,
-                        const std::string& cpu_features);
+                        const std::string& cpu_features, bool packed);
 
 }  // namespace kvlink::model

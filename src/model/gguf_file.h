@@ -38,6 +38,8 @@ class GgufFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   const gguf_context* keys() const { return keys_; }
   ggml_context* tensors() const { return tensors_; }
+  // Gives the mapped pages back to the system; a later read brings them in again.
+  void DropResidentPages() const;
   // A string key, empty when absent or not a string.
   std::string Text(const char* key) const;
 

@@ -6,26 +6,31 @@
 // reverse.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ggml.h"
 #include "kernel/paged_attention.h"
+#include "model/linear.h"
 
 namespace kvlink::model {
-
-// y = W x + b. weight [outputs, inputs]; bias [outputs] or null.
-struct Linear {
-  ggml_tensor* weight = nullptr;
-  ggml_tensor* bias = nullptr;
-};
 
 // What the attention nodes of one layer work with. Graphs keep pointers to it.
 struct AttentionLayer {
   kernel::PagedAttention* attention = nullptr;
   uint32_t layer = 0;
+};
+
+// What a product reads, [rows, n]: computed as floats or as int8, whichever the product's weights
+// want, when the first product asks for it.
+struct Input {
+  enum class Kind { kPlain, kRmsNorm, kSwiGlu } kind = Kind::kPlain;
+  ggml_tensor* x = nullptr;        // kSwiGlu: the gate
+  ggml_tensor* weight = nullptr;   // kRmsNorm: [n]; kSwiGlu: up
+  const float* epsilon = nullptr;  // kRmsNorm; must outlive the graph
+  ggml_tensor* stacked = nullptr;  // kSwiGlu: {gate, up} [rows, 2 n] when they lie together
 };
 
 class GraphBuilder {
@@ -44,23 +49,20 @@ class GraphBuilder {
   // table [vocabulary, n] -> [rows, n]
   ggml_tensor* Embed(ggml_tensor* table);
   // x / sqrt(mean(x^2) + epsilon) * weight
-  ggml_tensor* RmsNorm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
-  // silu(gate) * up
-  ggml_tensor* SwiGlu(ggml_tensor* gate, ggml_tensor* up);
+  Input RmsNorm(ggml_tensor* x, ggml_tensor* weight, const float* epsilon) const {
+    return {Input::Kind::kRmsNorm, x, weight, epsilon, nullptr};
+  }
+  // silu(gate) * up, of the two results of one stack
+  Input SwiGlu(const std::vector<ggml_tensor*>& gate_up) const;
   // [rows, n] -> [outputs, n]
   ggml_tensor* OutputRows(ggml_tensor* x);
 
-  // Products of several layers with one input [rows, inputs] -> [rows, outputs] each. Every matrix
-  // product of every network goes through these two, so that a faster one has one place to go.
-  template <size_t n>
-  std::array<ggml_tensor*, n> MatMul(const std::array<const Linear*, n>& linears,
-                                     ggml_tensor* input) {
-    std::array<ggml_tensor*, n> results;
-    for (size_t i = 0; i < n; ++i) results[i] = MatMulAdd(*linears[i], input, nullptr);
-    return results;
-  }
-  // residual may be null.
-  ggml_tensor* MatMulAdd(const Linear& linear, ggml_tensor* input, ggml_tensor* residual);
+  // Products of a stack with one input -> [rows, outputs] for each of its layers. Every matrix
+  // product of every network goes through these two.
+  std::vector<ggml_tensor*> MatMul(const Stack& stack, const Input& input);
+  // A stack of one; residual may be null.
+  ggml_tensor* MatMulAdd(const Stack& stack, const Input& input, ggml_tensor* residual);
+  static Input Plain(ggml_tensor* x) { return {Input::Kind::kPlain, x, nullptr, nullptr, nullptr}; }
 
   // Rotates q and k, writes k and v into the pages. Returns the rotated q [rows, heads * head_dim].
   ggml_tensor* WriteKv(uint32_t layer, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v);
@@ -68,6 +70,11 @@ class GraphBuilder {
   ggml_tensor* Attend(uint32_t layer, ggml_tensor* q);
 
  private:
+  ggml_tensor* Floats(const Input& input);
+  ggml_tensor* Quantized(const Input& input);
+  ggml_tensor* Product(const Linear& linear, ggml_tensor* input);
+  ggml_tensor* PackedProduct(const Stack& stack, const Input& input, ggml_tensor* residual);
+
   ggml_context* context_;
   std::span<AttentionLayer> layers_;
   uint32_t num_rows_, num_outputs_;

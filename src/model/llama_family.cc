@@ -15,9 +15,9 @@ namespace {
 
 struct Layer {
   ggml_tensor* attention_norm = nullptr;
-  Linear q, k, v, o;
+  Stack qkv, o;
   ggml_tensor* ffn_norm = nullptr;
-  Linear gate, up, down;
+  Stack gate_up, down;
 };
 
 class Llama : public Network {
@@ -28,6 +28,7 @@ class Llama : public Network {
   const kernel::RopeParams& rope() const override { return rope_; }
   float attention_scale() const override { return attention_scale_; }
   ggml_tensor* Build(GraphBuilder& graph) const override;
+  std::vector<Stack*> Stacks() override;
 
  private:
   void ReadHyperParameters(GgufReader& reader);
@@ -42,7 +43,7 @@ class Llama : public Network {
   ggml_tensor* embedding_ = nullptr;
   std::vector<Layer> layers_;
   ggml_tensor* output_norm_ = nullptr;
-  Linear output_;
+  Stack output_;
 };
 
 ggml_tensor* Llama::Build(GraphBuilder& graph) const {
@@ -50,21 +51,31 @@ ggml_tensor* Llama::Build(GraphBuilder& graph) const {
   for (uint32_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();
-    ggml_tensor* h = graph.RmsNorm(x, layer.attention_norm, norm_epsilon_);
-    auto [q, k, v] = graph.MatMul<3>({&layer.q, &layer.k, &layer.v}, h);
-    q = graph.WriteKv(i, q, k, v);
+    const auto qkv =
+        graph.MatMul(layer.qkv, graph.RmsNorm(x, layer.attention_norm, &norm_epsilon_));
+    ggml_tensor* q = graph.WriteKv(i, qkv[0], qkv[1], qkv[2]);
     if (last && graph.num_outputs() == 0) return q;
     ggml_tensor* attended = graph.Attend(i, q);
     if (last) {
       attended = graph.OutputRows(attended);
       x = graph.OutputRows(x);
     }
-    x = graph.MatMulAdd(layer.o, attended, x);
-    h = graph.RmsNorm(x, layer.ffn_norm, norm_epsilon_);
-    const auto [gate, up] = graph.MatMul<2>({&layer.gate, &layer.up}, h);
-    x = graph.MatMulAdd(layer.down, graph.SwiGlu(gate, up), x);
+    x = graph.MatMulAdd(layer.o, GraphBuilder::Plain(attended), x);
+    const auto gate_up =
+        graph.MatMul(layer.gate_up, graph.RmsNorm(x, layer.ffn_norm, &norm_epsilon_));
+    x = graph.MatMulAdd(layer.down, graph.SwiGlu(gate_up), x);
   }
-  return graph.MatMulAdd(output_, graph.RmsNorm(x, output_norm_, norm_epsilon_), nullptr);
+  return graph.MatMulAdd(output_, graph.RmsNorm(x, output_norm_, &norm_epsilon_), nullptr);
+}
+
+std::vector<Stack*> Llama::Stacks() {
+  std::vector<Stack*> stacks;
+  for (Layer& layer : layers_) {
+    for (Stack* stack : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      stacks.push_back(stack);
+  }
+  stacks.push_back(&output_);
+  return stacks;
 }
 
 void Llama::ReadHyperParameters(GgufReader& reader) {
@@ -168,8 +179,8 @@ void Llama::ReadTensors(GgufReader& reader) {
   d.vocab_size = reader.RowsOf("token_embd.weight", d.embedding);
   embedding_ = reader.Matrix("token_embd.weight", d.embedding, d.vocab_size);
   output_norm_ = reader.Vector("output_norm.weight", d.embedding);
-  output_.weight = reader.MatrixIfPresent("output.weight", d.embedding, d.vocab_size);
-  if (output_.weight == nullptr) output_.weight = embedding_;  // tied
+  ggml_tensor* output = reader.MatrixIfPresent("output.weight", d.embedding, d.vocab_size);
+  output_ = {Linear{output != nullptr ? output : embedding_, nullptr}};  // tied, where it has none
 
   layers_.resize(d.num_layers);
   for (uint32_t i = 0; i < d.num_layers && reader.status().ok(); ++i) {
@@ -180,14 +191,13 @@ void Llama::ReadTensors(GgufReader& reader) {
     };
     Layer& layer = layers_[i];
     layer.attention_norm = reader.Vector(prefix + "attn_norm.weight", d.embedding);
-    layer.q = linear("attn_q", d.embedding, q_dim);
-    layer.k = linear("attn_k", d.embedding, kv_dim);
-    layer.v = linear("attn_v", d.embedding, kv_dim);
-    layer.o = linear("attn_output", q_dim, d.embedding);
+    layer.qkv = {linear("attn_q", d.embedding, q_dim), linear("attn_k", d.embedding, kv_dim),
+                 linear("attn_v", d.embedding, kv_dim)};
+    layer.o = {linear("attn_output", q_dim, d.embedding)};
     layer.ffn_norm = reader.Vector(prefix + "ffn_norm.weight", d.embedding);
-    layer.gate = linear("ffn_gate", d.embedding, d.feed_forward);
-    layer.up = linear("ffn_up", d.embedding, d.feed_forward);
-    layer.down = linear("ffn_down", d.feed_forward, d.embedding);
+    layer.gate_up = {linear("ffn_gate", d.embedding, d.feed_forward),
+                     linear("ffn_up", d.embedding, d.feed_forward)};
+    layer.down = {linear("ffn_down", d.feed_forward, d.embedding)};
   }
 }
 

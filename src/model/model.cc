@@ -5,7 +5,9 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "model/cpu_backend.h"
 #include "model/fingerprint.h"
@@ -17,8 +19,9 @@
 namespace kvlink::model {
 namespace {
 
-// Shares of the progress: reading every byte for the digest takes nearly all of the time.
+// Shares of the progress: vocabulary, digest; packing takes the rest.
 constexpr double kProgressVocabulary = 0.1;
+constexpr double kProgressDigest = 0.5;
 
 Status CheckOptions(const LoadOptions& options) {
   const uint32_t rows = options.tokens_per_block;
@@ -63,6 +66,25 @@ ModelInfo Describe(const GgufFile& file, const Dimensions& d) {
   std::transform(info.weight_type.begin(), info.weight_type.end(), info.weight_type.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return info;
+}
+
+// Copies the weights that the packed product knows. The file's pages are then given back to the
+// system; what is still read (embeddings, norms, other types) comes back on demand.
+Status PackWeights(const GgufFile& file, Network& network, bool* packed,
+                   const std::function<void(double)>& progress) {
+  const std::vector<Stack*> stacks = network.Stacks();
+  size_t total = 0, done = 0;
+  for (const Stack* stack : stacks) total += stack->weight_bytes();
+  const auto num_threads =
+      static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+  for (Stack* stack : stacks) {
+    if (Status status = stack->Pack(num_threads); !status.ok()) return status;
+    *packed |= stack->packed();
+    done += stack->weight_bytes();
+    progress(static_cast<double>(done) / static_cast<double>(total));
+  }
+  if (*packed) file.DropResidentPages();
+  return Status::Ok();
 }
 
 class LoadedModel : public Model {
@@ -111,10 +133,18 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
   model->shape_ = {d.num_layers, d.num_kv_heads, d.head_dim, options.tokens_per_block,
                    options.kv_type};
   const std::string digest = DigestOf((*file)->bytes(), [&](double fraction) {
-    report(kProgressVocabulary + (1 - kProgressVocabulary) * fraction);
+    report(kProgressVocabulary + (kProgressDigest - kProgressVocabulary) * fraction);
   });
-  model->fingerprint_ =
-      Fingerprint(digest, model->info_.architecture, **network, model->shape_, (*cpu)->features());
+  bool packed = false;
+  if (options.pack_weights) {
+    const Status status = PackWeights(**file, **network, &packed, [&](double fraction) {
+      report(kProgressDigest + (1 - kProgressDigest) * fraction);
+    });
+    if (!status.ok()) return status;
+  }
+  report(1.0);
+  model->fingerprint_ = Fingerprint(digest, model->info_.architecture, **network, model->shape_,
+                                    (*cpu)->features(), packed);
   model->file_ = *std::move(file);
   model->network_ = *std::move(network);
   model->tokenizer_ = *std::move(tokenizer);

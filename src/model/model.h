@@ -34,6 +34,7 @@ struct LoadOptions {
   std::string path;
   uint32_t tokens_per_block = 32;
   KvType kv_type = KvType::kF16;
+  bool pack_weights = true;  // false: every product through ggml (to compare)
   std::function<void(double fraction)> progress;
 };
 

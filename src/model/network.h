@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ggml.h"
 #include "kernel/rope.h"
@@ -33,6 +34,8 @@ class Network {
   // The node to compute: logits [outputs, vocab_size], or, without outputs, the last node that
   // writes K and V.
   virtual ggml_tensor* Build(GraphBuilder& graph) const = 0;
+  // Every product of the network, to be packed before the first graph is built.
+  virtual std::vector<Stack*> Stacks() = 0;
 };
 
 struct Family {
