@@ -95,13 +95,19 @@ TEST_P(LlamaVariant, LogitsAreLibllamas) {
   const auto after = RunRows(**runner, next, 300).at(0);
   const auto expected_prompt = reference->Prompt(tokens);
   const auto expected_after = reference->Next(5);
-  float largest = 0;
+  float largest = 0, from_plain = 0;
+  static std::vector<float> plain;  // the first variant's
+  if (plain.empty()) plain = prompt;
   for (size_t i = 0; i < 300; ++i) {
     EXPECT_NEAR(prompt[i], expected_prompt[i], 0.01f) << "token " << i;
     EXPECT_NEAR(after[i], expected_after[i], 0.01f) << "token " << i;
     largest = std::max(largest, std::abs(prompt[i]));
+    from_plain = std::max(from_plain, std::abs(prompt[i] - plain[i]));
   }
   EXPECT_GT(largest, 0.5f) << "logits near zero would compare equal whatever was computed";
+  const bool same = GetParam().name == "plain" || GetParam().name == "no_scaling";
+  EXPECT_EQ(from_plain < 0.05f, same)
+      << "the variant must matter, or it tests nothing: " << from_plain;
 }
 
 }  // namespace
