@@ -64,7 +64,6 @@ class BlockStore {
   bool WasEvicted(const base::BlockKey& key) const { return evicted_ && evicted_->Contains(key); }
   const KvShape& shape() const { return shape_; }
   uint32_t difference_capacity() const { return difference_capacity_; }
-  uint64_t total_pages() const { return total_pages_; }
   uint64_t pinned_bytes() const;
   uint64_t BytesOf(uint64_t pages, uint64_t fragments) const;
   void AddTo(CacheStats* stats) const;
