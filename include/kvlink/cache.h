@@ -1,16 +1,18 @@
 // Cache: KV blocks shared between requests, as an inference engine sees them.
 //
-// An engine looks a request up (read-only), begins a sequence from the plan (all or nothing), computes the rows that the
-// plan does not cover and writes them through the sequence's views, commits them (which makes full blocks findable by
-// others), forks branches, and releases by destroying the sequence. The cache never runs a model.
+// An engine looks a request up (read-only), begins a sequence from the plan (all or nothing),
+// computes the rows that the plan does not cover and writes them through the sequence's views,
+// commits them (which makes full blocks findable by others), forks branches, and releases by
+// destroying the sequence. The cache never runs a model.
 //
 // Invariants
 //   1. A row that a sequence reads as ready is bit-equal to the row a cold run would compute.
 //   2. Rows are visible to lookups only after Commit.
 //   3. A lookup changes no structure.
 //   4. free + cached + in use == total pages whenever idle; the byte budget is never exceeded.
-// Threads: Lookup, Remember, Recall*, Stats and Pin may be called from any thread. Sequences belong to the thread that
-// began them; all sequences of one cache must be used from one thread (the engine's).
+// Threads: Lookup, Remember, Recall*, Stats and Pin may be called from any thread. Sequences belong
+// to the thread that began them; all sequences of one cache must be used from one thread (the
+// engine's).
 #pragma once
 
 #include <array>
@@ -30,8 +32,8 @@
 
 namespace kvlink {
 
-// Who may share with whom. Both fields go into every block key, typed and length-prefixed, after the cache's model
-// fingerprint: a request finds only blocks of the same tenant and salt.
+// Who may share with whom. Both fields go into every block key, typed and length-prefixed, after
+// the cache's model fingerprint: a request finds only blocks of the same tenant and salt.
 struct Namespace {
   std::string tenant;  // set by the server from the API key
   std::string salt;    // a client's `cache_salt`; only narrows
@@ -43,16 +45,18 @@ struct LookupRequest {
   Namespace ns;
   bool reuse = true;  // false: nothing is looked up (miss reason: policy)
   bool store = true;  // false: nothing of this request becomes findable
-  // Rows that must be computed even when cached: at least 1 (the last token's logits). A request that asks for prompt
-  // log-probabilities sets it to tokens.size().
+  // Rows that must be computed even when cached: at least 1 (the last token's logits). A request
+  // that asks for prompt log-probabilities sets it to tokens.size().
   uint32_t min_compute = 1;
-  // Rows that generation may add; decides difference block or full copy. A sequence that adds more gets a full copy then.
+  // Rows that generation may add; decides difference block or full copy. A sequence that adds more
+  // gets a full copy then.
   uint32_t max_new_tokens = 0;
 };
 
 enum class MissReason : uint8_t {
-  kNone,       // everything that can be reused was; also a prompt that goes on where the cached one ends (a chat's next turn)
-  kCold,       // no block of this prompt was ever seen
+  kNone,  // everything that can be reused was; also a prompt that goes on where the cached one ends
+          // (a chat's next turn)
+  kCold,  // no block of this prompt was ever seen
   kDiverged,   // a prefix hit, then other tokens (Plan::diverged_at)
   kEvicted,    // the next block was here and was evicted
   kNamespace,  // another model fingerprint or adapter
@@ -68,48 +72,53 @@ inline constexpr BlockId kNoBlock = 0xffffffffu;
 
 // A leader is computing blocks that this request needs as well: wait for the last of them.
 struct InFlight {
-  uint64_t leader = 0;      // id of the computing sequence
+  uint64_t leader = 0;  // id of the computing sequence
   uint64_t key_lo = 0, key_hi = 0;
   uint32_t num_tokens = 0;  // prompt tokens that will be ready then
 };
 
-// What a lookup found. A value: it pins nothing, and Begin checks it again (a page that went away becomes computing).
+// What a lookup found. A value: it pins nothing, and Begin checks it again (a page that went away
+// becomes computing).
 struct Plan {
   uint32_t num_tokens = 0;
   uint32_t exact_tokens = 0;    // ready rows by whole shared blocks
   uint32_t partial_tokens = 0;  // further ready rows inside the first divergent block
-  uint32_t compute_from = 0;    // first token to run: min(exact + partial, num_tokens - min_compute)
+  uint32_t compute_from = 0;  // first token to run: min(exact + partial, num_tokens - min_compute)
   MissReason miss_reason = MissReason::kNone;
-  uint32_t diverged_at = 0;     // index of the first token that is not covered; num_tokens if all are
+  uint32_t diverged_at = 0;  // index of the first token that is not covered; num_tokens if all are
   std::optional<InFlight> in_flight;
-  double match_us = 0;          // time this lookup took
+  double match_us = 0;  // time this lookup took
   uint32_t cached_tokens() const { return compute_from; }
 };
 
-// One branch's context. Move-only through unique_ptr; destroying it releases the pages, which stay as evictable cache.
+// One branch's context. Move-only through unique_ptr; destroying it releases the pages, which stay
+// as evictable cache.
 class Sequence {
  public:
   virtual ~Sequence() = default;
   virtual uint64_t id() const = 0;
 
-  // Rows [0, num_ready) hold valid K and V. Positions below it need no write (their rows are shared and equal).
+  // Rows [0, num_ready) hold valid K and V. Positions below it need no write (their rows are shared
+  // and equal).
   virtual uint32_t num_ready() const = 0;
   virtual uint32_t capacity() const = 0;  // positions that have a place
 
-  // Makes room for positions [0, num_tokens): all or nothing. kResourceExhausted when pages run out (after evicting all
-  // that can be evicted): preempt somebody. Invalidates views.
+  // Makes room for positions [0, num_tokens): all or nothing. kResourceExhausted when pages run out
+  // (after evicting all that can be evicted): preempt somebody. Invalidates views.
   virtual Status Reserve(uint32_t num_tokens) = 0;
 
-  // Views over positions [0, capacity). Rows >= num_ready are written by the engine through the same views: row r of
-  // position p goes to the page, or, where slots[row] >= 0, to that difference cell.
+  // Views over positions [0, capacity). Rows >= num_ready are written by the engine through the
+  // same views: row r of position p goes to the page, or, where slots[row] >= 0, to that difference
+  // cell.
   virtual const SpanTable& table() const = 0;
 
-  // Rows [num_ready, num_ready + tokens.size()) are written: they hold these tokens. Full blocks become findable unless
-  // the request said store = false.
+  // Rows [num_ready, num_ready + tokens.size()) are written: they hold these tokens. Full blocks
+  // become findable unless the request said store = false.
   virtual void Commit(std::span<const TokenId> tokens) = 0;
 
-  // A branch that shares rows [0, num_tokens) copy-on-write; num_tokens <= num_ready. `max_new_tokens` decides between a
-  // difference block and a full copy of the tail block. kResourceExhausted when there is no page for the copy.
+  // A branch that shares rows [0, num_tokens) copy-on-write; num_tokens <= num_ready.
+  // `max_new_tokens` decides between a difference block and a full copy of the tail block.
+  // kResourceExhausted when there is no page for the copy.
   virtual Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) = 0;
 };
 
@@ -117,19 +126,22 @@ struct CacheStats {
   // Pages. free + cached + in_use == total.
   uint64_t total_pages = 0, free_pages = 0, cached_pages = 0, in_use_pages = 0;
   uint64_t page_bytes = 0;
-  uint64_t in_use_bytes = 0, peak_in_use_bytes = 0, cached_bytes = 0, budget_bytes = 0, pinned_bytes = 0;
+  uint64_t in_use_bytes = 0, peak_in_use_bytes = 0, cached_bytes = 0, budget_bytes = 0,
+           pinned_bytes = 0;
   uint64_t tracking_bytes = 0;  // all structures that track blocks (index, graph, tokens)
-  // Counters, never decreasing. Tokens and misses count when a sequence begins, so that a request that is looked up many
-  // times counts once: queried = its prompt, exact + partial = the prompt rows that it need not compute.
-  uint64_t lookups = 0, queried_tokens = 0, exact_tokens = 0, partial_tokens = 0, similar_tokens = 0;
+  // Counters, never decreasing. Tokens and misses count when a sequence begins, so that a request
+  // that is looked up many times counts once: queried = its prompt, exact + partial = the prompt
+  // rows that it need not compute.
+  uint64_t lookups = 0, queried_tokens = 0, exact_tokens = 0, partial_tokens = 0,
+           similar_tokens = 0;
   std::array<uint64_t, static_cast<size_t>(MissReason::kCount)> misses{};
-  uint64_t collisions = 0;             // key equal, tokens or parent not
+  uint64_t collisions = 0;  // key equal, tokens or parent not
   uint64_t stored_blocks = 0, evicted_blocks = 0;
   uint64_t cow_full_copies = 0, cow_difference_blocks = 0;
   uint64_t single_flight_waits = 0, single_flight_takeovers = 0;
-  uint64_t fallbacks = 0;              // a plan that could not be honoured became computing
-  uint64_t output_splices = 0;         // own outputs recognised in later prompts
-  uint64_t match_ns = 0;               // wall time spent in Lookup, and in Begin checking the plan again
+  uint64_t fallbacks = 0;       // a plan that could not be honoured became computing
+  uint64_t output_splices = 0;  // own outputs recognised in later prompts
+  uint64_t match_ns = 0;        // wall time spent in Lookup, and in Begin checking the plan again
 };
 
 class Cache {
@@ -139,47 +151,64 @@ class Cache {
 
   virtual Plan Lookup(const LookupRequest& request) const = 0;
 
-  // Starts a sequence with room for the whole prompt plus one token. All or nothing: kResourceExhausted changes nothing.
-  // kInvalidArgument when the prompt can never fit the budget (the message has the figures). Blocks the request will
-  // compute are announced as in flight (single flight). The returned sequence's num_ready may be smaller than the plan
-  // promised (page evicted in between: counted as fallback) or larger (committed in between).
-  virtual Result<std::unique_ptr<Sequence>> Begin(const LookupRequest& request, const Plan& plan) = 0;
+  // Starts a sequence with room for the whole prompt plus one token. All or nothing:
+  // kResourceExhausted changes nothing. kInvalidArgument when the prompt can never fit the budget
+  // (the message has the figures). Blocks the request will compute are announced as in flight
+  // (single flight). The returned sequence's num_ready may be smaller than the plan promised (page
+  // evicted in between: counted as fallback) or larger (committed in between).
+  virtual Result<std::unique_ptr<Sequence>> Begin(const LookupRequest& request,
+                                                  const Plan& plan) = 0;
 
-  // True while the awaited leader is alive and has not committed that block yet. Cheap: call it every step.
+  // True while the awaited leader is alive and has not committed that block yet. Cheap: call it
+  // every step.
   virtual bool StillComputing(const InFlight& wait) const = 0;
   // A request starts to wait / stops waiting because its leader went away (statistics).
   virtual void CountWait() = 0;
   virtual void CountTakeover() = 0;
 
-  // Pins the resident blocks of this prompt for `ttl`, within the pin budget. Returns the tokens pinned.
+  // Pins the resident blocks of this prompt for `ttl`, within the pin budget. Returns the tokens
+  // pinned.
   virtual Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) = 0;
   // Drops every block that no sequence uses.
   virtual void Clear() = 0;
 
-  // Own output: `text` was made of these tokens. A later prompt that contains the same text gets the same tokens.
-  virtual void Remember(const Namespace& ns, std::string_view text, std::span<const TokenId> tokens) = 0;
-  virtual std::optional<std::vector<TokenId>> Recall(const Namespace& ns, std::string_view text) const = 0;
+  // Own output: `text` was made of these tokens. A later prompt that contains the same text gets
+  // the same tokens.
+  virtual void Remember(const Namespace& ns, std::string_view text,
+                        std::span<const TokenId> tokens) = 0;
+  virtual std::optional<std::vector<TokenId>> Recall(const Namespace& ns,
+                                                     std::string_view text) const = 0;
   struct Recalled {
     size_t text_bytes = 0;
     std::vector<TokenId> tokens;
   };
   // The longest remembered text that `text` starts with.
-  virtual std::optional<Recalled> RecallPrefix(const Namespace& ns, std::string_view text) const = 0;
+  virtual std::optional<Recalled> RecallPrefix(const Namespace& ns,
+                                               std::string_view text) const = 0;
 
   virtual CacheStats Stats() const = 0;
 };
 
 inline const char* MissReasonName(MissReason reason) {
   switch (reason) {
-    case MissReason::kNone: return "none";
-    case MissReason::kCold: return "cold";
-    case MissReason::kDiverged: return "diverged";
-    case MissReason::kEvicted: return "evicted";
-    case MissReason::kNamespace: return "namespace";
-    case MissReason::kSalt: return "salt";
-    case MissReason::kTierError: return "tier_error";
-    case MissReason::kPolicy: return "policy";
-    case MissReason::kCount: break;
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kCold:
+      return "cold";
+    case MissReason::kDiverged:
+      return "diverged";
+    case MissReason::kEvicted:
+      return "evicted";
+    case MissReason::kNamespace:
+      return "namespace";
+    case MissReason::kSalt:
+      return "salt";
+    case MissReason::kTierError:
+      return "tier_error";
+    case MissReason::kPolicy:
+      return "policy";
+    case MissReason::kCount:
+      break;
   }
   return "unknown";
 }

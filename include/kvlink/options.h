@@ -22,14 +22,15 @@ struct CacheOptions {
   KvShape shape;
   Sharing sharing = Sharing::kExact;
   size_t budget_bytes = size_t{1} << 30;  // hard: pages, difference cells and what is in flight
-  // Everything the K and V depend on besides tokens: weights digest, architecture, rope settings, KV type, layout version,
-  // numeric path. Part of every block key.
+  // Everything the K and V depend on besides tokens: weights digest, architecture, rope settings,
+  // KV type, layout version, numeric path. Part of every block key.
   std::string model_fingerprint;
-  double cow_copy_threshold = 0.15;   // share of a block's cells above which a full copy replaces a difference block
-  double pin_budget = 0.5;            // share of the budget that pins may hold
+  double cow_copy_threshold =
+      0.15;  // share of a block's cells above which a full copy replaces a difference block
+  double pin_budget = 0.5;                        // share of the budget that pins may hold
   size_t output_memory_bytes = size_t{16} << 20;  // own outputs remembered for splicing
-  int hash_bits = 128;                // fewer only in tests, to force collisions
-  bool poison = false;                // fill unowned pages with NaN
+  int hash_bits = 128;                            // fewer only in tests, to force collisions
+  bool poison = false;                            // fill unowned pages with NaN
   std::function<std::chrono::steady_clock::time_point()> clock;  // default: steady_clock::now
 };
 

@@ -1,10 +1,12 @@
-// Views: what a kernel sees of a sequence's context. Plain pointers into pages that the cache keeps alive; no ownership.
+// Views: what a kernel sees of a sequence's context. Plain pointers into pages that the cache keeps
+// alive; no ownership.
 //
 //   SpanTable   spans  ->  blocks[]  ->  page bytes (+ difference cells)
 //
-// A sequence's context is a list of spans. Exact reuse has one span with shift 0 that starts at row 0; similar reuse may
-// enter a donor's pages at any row and with any shift. For a span shifted by s the K rows lie rotated for position p - s,
-// and the kernel rotates the *query* by -s instead of touching K: (R(q) x)^T (R(d+s) k) = (R(q-s) x)^T (R(d) k).
+// A sequence's context is a list of spans. Exact reuse has one span with shift 0 that starts at row
+// 0; similar reuse may enter a donor's pages at any row and with any shift. For a span shifted by s
+// the K rows lie rotated for position p - s, and the kernel rotates the *query* by -s instead of
+// touching K: (R(q) x)^T (R(d+s) k) = (R(q-s) x)^T (R(d) k).
 #pragma once
 
 #include <cstddef>
@@ -15,17 +17,20 @@
 
 namespace kvlink {
 
-// Difference block: the modified cells (layer, row) over a base page. Cells lie layer-major, then KV head, as
+// Difference block: the modified cells (layer, row) over a base page. Cells lie layer-major, then
+// KV head, as
 //     { K [capacity][head_dim], V [capacity][head_dim] }   row-major, in the KV type
-// slots[layer * slot_stride + row] is the cell that replaces `row`, or -1 for the base page's row. slot_stride 0 means
-// one map for all layers.
+// slots[layer * slot_stride + row] is the cell that replaces `row`, or -1 for the base page's row.
+// slot_stride 0 means one map for all layers.
 struct DifferenceView {
   std::byte* cells = nullptr;
   const int8_t* slots = nullptr;
   uint32_t slot_stride = 0;
   uint32_t capacity = 0;  // rows a layer
 
-  static size_t HeadBytes(const KvShape& shape, uint32_t capacity) { return 2 * capacity * shape.row_bytes(); }
+  static size_t HeadBytes(const KvShape& shape, uint32_t capacity) {
+    return 2 * capacity * shape.row_bytes();
+  }
   static size_t CellsBytes(const KvShape& shape, uint32_t capacity) {
     return HeadBytes(shape, capacity) * shape.num_kv_heads * shape.num_layers;
   }
@@ -34,15 +39,17 @@ struct DifferenceView {
   }
 };
 
-// One logical block as a kernel reads and writes it. Views are stable until the sequence is changed.
+// One logical block as a kernel reads and writes it. Views are stable until the sequence is
+// changed.
 struct BlockView {
   std::byte* page = nullptr;
   const DifferenceView* difference = nullptr;  // null: the page alone
   bool operator==(const BlockView&) const = default;
 };
 
-// Rows [first_row, first_row + num_rows) of the run of blocks that starts at blocks[first_block], at positions
-// [position, position + num_rows). Row r of the run lies in blocks[first_block + r / tokens_per_block].
+// Rows [first_row, first_row + num_rows) of the run of blocks that starts at blocks[first_block],
+// at positions [position, position + num_rows). Row r of the run lies in blocks[first_block + r /
+// tokens_per_block].
 struct Span {
   uint32_t first_block = 0;
   uint32_t first_row = 0;

@@ -4,8 +4,9 @@
 // VNNI: a tile of up to 10 activation rows x 16 outputs; for each block of 32 inputs, 8 weight
 // vectors are unpacked once and meet every row (u8 x s8 dot product into int32 lanes), then one
 // conversion and two fused multiply-adds a row. Without VNNI the same lanes are formed with 16-bit
-// multiply-adds, on half panels where vectors have 8 lanes. Integer sums are exact either way, so
-// both give the same bits.
+// multiply-adds, on half panels where vectors have 8 lanes. Integer sums are exact either way.
+// Nibbles give the same bits on all of them; bytes without VNNI are multiplied signed, without the
+// offset term, and differ in the last bits (the processor's features are part of the fingerprint).
 #if defined(KVLINK_KERNEL_PACKED_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVLINK_KERNEL_PACKED_MATMUL_INL_H_
 #undef KVLINK_KERNEL_PACKED_MATMUL_INL_H_

@@ -16,6 +16,7 @@
 // Highway compiles the part below once per instruction set and picks one at run time. AVX3_DL has
 // the int8 dot product.
 #define HWY_WANT_AVX3_DL 1
+#include "kernel/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernel/packed_matmul.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
