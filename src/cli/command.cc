@@ -45,7 +45,7 @@ int ChooseThreads(int given) {
 int RunCommandLine(int argc, const char* const* argv) {
   CLI::App kvlink(
       "KVLink: serve language models with one copy of every KV block that requests share");
-  kvlink.require_subcommand(1);
+  kvlink.require_subcommand(0, 1);
   const std::vector<Command> commands = {AddServe(kvlink), AddBench(kvlink), AddVersion(kvlink)};
   try {
     kvlink.parse(argc, argv);
@@ -64,6 +64,7 @@ int RunCommandLine(int argc, const char* const* argv) {
     }
     return command.run();
   }
+  std::fprintf(stderr, "kvlink: give a subcommand\n%s", kvlink.help().c_str());
   return kExitBadOption;
 }
 
