@@ -249,6 +249,14 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   ApiRequest request = std::get<ApiRequest>(std::move(parsed));
   if (!CheckModel(call, request.model)) return;
+  const uint32_t width = std::max(request.generation.n, request.generation.best_of);
+  if (width > engine_.options().max_sequences) {
+    return Refuse(
+        call, {400,
+               "n or best_of is " + std::to_string(width) + "; at most " +
+                   std::to_string(engine_.options().max_sequences) + " sequences run at once here",
+               request.generation.best_of > 0 ? "best_of" : "n", ""});
+  }
   request.generation.ns.tenant = call.tenant;
   if (!request.has_seed) request.generation.sampling.seed = options_.seed_source();
   Parsed<std::vector<BuiltPrompt>> built = BuildPrompts(request);

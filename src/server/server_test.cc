@@ -119,8 +119,9 @@ class ServerTest : public ::testing::Test {
   void Say(const std::string& text) {
     engine_->set_script([text](const engine::GenerationRequest&, uint32_t) { return text; });
   }
-  // Never ends by itself.
-  void SayWithoutEnd() { Say(std::string(size_t{64} << 20, 'x')); }
+  // Never ends by itself (as long as the context is `kEndless`).
+  void SayWithoutEnd() { Say(std::string(size_t{32} << 20, 'x')); }
+  static constexpr uint32_t kEndless = 1u << 30;
 
   FakeModel model_;
   ServerOptions options_;
@@ -440,6 +441,16 @@ TEST_F(ServerTest, APromptBeyondTheContextIsRefusedWithTheFigures) {
   EXPECT_THAT(reply.body, AllOf(HasSubstr("4096"), HasSubstr("5001")));
 }
 
+TEST_F(ServerTest, MoreChoicesThanRunAtOnceAreRefused) {
+  engine_options_.max_sequences = 4;
+  Start();
+  EXPECT_EQ(Post(kChat, ChatBody("hi", {{"n", 4}})).status, 200);
+  const HttpReply reply = Post(kChat, ChatBody("hi", {{"n", 5}}));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["param"], "n");
+  EXPECT_THAT(reply.body, AllOf(HasSubstr("5"), HasSubstr("4")));
+}
+
 TEST_F(ServerTest, AFullQueueAsksToRetry) {
   Start();
   engine_->set_refusal(Status(StatusCode::kResourceExhausted, "the queue is full"));
@@ -450,6 +461,9 @@ TEST_F(ServerTest, AFullQueueAsksToRetry) {
 }
 
 TEST_F(ServerTest, AnEngineErrorIsAnHttpErrorBeforeTheStreamAndAnEventInIt) {
+  engine_options_.context = kEndless;
+  // The fake engine is faster than any reader.
+  options_.limits.max_pending_bytes = options_.limits.max_pending_events = size_t{1} << 40;
   Start();
   engine_->set_failure(Status(StatusCode::kInternal, "the graph broke"));
   for (const bool stream : {false, true}) {
@@ -606,6 +620,8 @@ TEST_F(ServerTest, ConnectionsBeyondTheLimitAreRefused) {
 // --- clients that leave or do not read ---
 
 TEST_F(ServerTest, AClientThatLeavesCancelsItsRequest) {
+  engine_options_.context = kEndless;
+  options_.limits.max_pending_bytes = options_.limits.max_pending_events = size_t{1} << 40;
   Start();
   SayWithoutEnd();
   uint64_t cancels = 0;
@@ -641,7 +657,7 @@ TEST_F(ServerTest, AClientThatLeavesTheQueueCancelsAllItsPrompts) {
 TEST_F(ServerTest, AReaderThatStopsIsCutOffAndStopsNobodyElse) {
   options_.limits.max_pending_bytes = 100000;
   options_.limits.max_pending_events = 1000000000;
-  engine_options_.context = 1u << 30;
+  engine_options_.context = kEndless;
   Start();
   SayWithoutEnd();
   HttpClient slow(port());
@@ -656,7 +672,7 @@ TEST_F(ServerTest, AReaderThatStopsIsCutOffAndStopsNobodyElse) {
 
 TEST_F(ServerTest, EventsBeyondTheInboxCancelTheRequest) {
   options_.limits.max_pending_events = 1;
-  engine_options_.context = 1u << 30;
+  engine_options_.context = kEndless;
   Start();
   SayWithoutEnd();
   // Two branches give two events a step, so that the inbox overflows sooner or later.
