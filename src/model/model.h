@@ -51,6 +51,7 @@ class Tokenizer {
   // special token.
   virtual std::vector<TokenId> Encode(std::string_view text, bool add_special,
                                       bool parse_special) const = 0;
+  // The pieces of all tokens, one after the other.
   virtual std::string Decode(std::span<const TokenId> tokens, bool special) const = 0;
   virtual std::string Piece(TokenId token,
                             bool special) const = 0;  // raw bytes, may be part of a UTF-8 character
@@ -59,7 +60,8 @@ class Tokenizer {
   virtual TokenId bos() const = 0;  // -1: none
   virtual TokenId eos() const = 0;
   virtual uint32_t vocab_size() const = 0;
-  // Renders the chat template of the GGUF. tools_json: "" or a JSON array. kInvalidArgument: the
+  // Renders the chat template of the GGUF, to be encoded with add_special and parse_special: a BOS
+  // that Encode adds is not in the text. tools_json: "" or a JSON array. kInvalidArgument: the
   // template refuses the messages (its own words), kUnimplemented: no template.
   virtual Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages,
                                                 const std::string& tools_json,

@@ -1,5 +1,7 @@
 #include "model/testing/model_files.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +24,8 @@ class GgufWriter {
   // `data_of` returns a tensor's bytes.
   bool Write(const std::vector<ggml_tensor*>& tensors,
              const std::function<std::vector<char>(ggml_tensor*)>& data_of) {
-    const std::string unfinished = path_ + ".new";
+    // Tests run beside each other and may make the same file.
+    const std::string unfinished = path_ + "." + std::to_string(getpid());
     for (ggml_tensor* tensor : tensors) gguf_add_tensor(keys_, tensor);
     std::vector<char> header(gguf_get_meta_size(keys_));
     gguf_get_meta_data(keys_, header.data());
