@@ -59,7 +59,9 @@ endmacro()
 
 # kvlink_room(<name> [SOURCES a.cc ...] [DEPS rooms ...] [LIBS targets ...])
 # The room as a static library kvlink_<name> (alias kvlink::<name>); without sources, headers only.
-# Includes are written from src/ ("pool/page_pool.h") and include/ ("kvlink/cache.h").
+# Includes are written from src/ ("pool/page_pool.h") and include/ ("kvlink/cache.h"). LIBS are third
+# party and private: their include folders and definitions end at this room and its tests, so that,
+# say, the copy of nlohmann/json inside llama.cpp is not what the server compiles against.
 function(kvlink_room name)
   cmake_parse_arguments(PARSE_ARGV 1 ROOM "" "" "SOURCES;DEPS;LIBS")
   if(ROOM_UNPARSED_ARGUMENTS)
@@ -68,6 +70,7 @@ function(kvlink_room name)
   set(target kvlink_${name})
   if(ROOM_SOURCES)
     add_library(${target} STATIC ${ROOM_SOURCES})
+    target_link_libraries(${target} PRIVATE ${ROOM_LIBS})
     set(visibility PUBLIC)
   else()
     add_library(${target} INTERFACE)
@@ -77,13 +80,13 @@ function(kvlink_room name)
   target_include_directories(${target} ${visibility} ${PROJECT_SOURCE_DIR}/src)
   list(REMOVE_ITEM ROOM_DEPS public)
   list(TRANSFORM ROOM_DEPS PREPEND kvlink_)
-  target_link_libraries(${target} ${visibility} kvlink_public ${ROOM_DEPS} ${ROOM_LIBS})
+  target_link_libraries(${target} ${visibility} kvlink_public ${ROOM_DEPS})
   set_property(GLOBAL APPEND PROPERTY KVLINK_LIBS_OF_${name} ${ROOM_LIBS})
 endfunction()
 
 # kvlink_test(<name> SOURCES x_test.cc ... [DEPS rooms ...] [LIBS targets ...] [LABELS unit ...]
 #             [TIMEOUT seconds] [WHOLE] [SERIAL])
-# A gtest and gmock executable. ctest sees every TEST as a test of its own, "<name>.Suite.Case";
+# A gtest and gmock executable, with the LIBS of the room in whose folder it is declared. ctest sees every TEST as a test of its own, "<name>.Suite.Case";
 # with WHOLE the executable is one test (for suites that share a costly set-up, such as a model).
 # SERIAL keeps other tests from running beside it (for what measures time).
 function(kvlink_test name)
@@ -104,7 +107,10 @@ function(kvlink_test name)
   list(REMOVE_ITEM TEST_DEPS public)
   list(TRANSFORM TEST_DEPS PREPEND kvlink_)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(${name} PRIVATE kvlink_public ${TEST_DEPS} ${TEST_LIBS} GTest::gmock_main)
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  get_property(room_libs GLOBAL PROPERTY KVLINK_LIBS_OF_${room})
+  target_link_libraries(${name} PRIVATE
+    kvlink_public ${TEST_DEPS} ${TEST_LIBS} ${room_libs} GTest::gmock_main)
   if(TEST_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES

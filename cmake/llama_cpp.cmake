@@ -66,7 +66,7 @@ endforeach()
 # not reachable from outside ggml on purpose: the CPU backend is loaded, not linked.
 add_library(kvlink_llama INTERFACE)
 target_link_libraries(kvlink_llama INTERFACE llama-common llama ggml)
-foreach(target llama-common llama-common-base llama ggml ggml-base)
+foreach(target llama-common llama-common-base llama ggml ggml-base nlohmann sheredom)
   get_target_property(dirs ${target} INTERFACE_INCLUDE_DIRECTORIES)
   if(dirs)
     set_target_properties(${target} PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${dirs}")
