@@ -37,8 +37,10 @@ def sources(given):
     target = ROOT / ".deps" / "llama.cpp-tools"
     if not (target / "tools" / "llama-bench").is_dir():
         with tempfile.TemporaryDirectory() as folder:
-            run([sys.executable, "-m", "pip", "download", "--require-hashes", "--no-deps", "--no-binary", ":all:",
-                 "--no-build-isolation", "-d", folder, "-r", str(ROOT / "scripts" / "requirements-llama.txt")])
+            print("fetching the whole llama.cpp tree (75 MB)", file=sys.stderr)
+            python = ROOT / ".deps" / "venv" / "bin" / "python"
+            run([python if python.exists() else sys.executable, "-m", "pip", "download", "--require-hashes", "--no-deps",
+                 "--no-binary", "llama-cpp-python", "-d", folder, "-r", str(ROOT / "scripts" / "requirements-llama.txt")])
             archive = next(Path(folder).glob("*.tar.gz"))
             with tarfile.open(archive) as tar:
                 tar.extractall(folder)
@@ -54,6 +56,8 @@ def build(source, folder):
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON", "-DGGML_LLAMAFILE=ON",
                    "-DGGML_CPU_REPACK=ON", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_TESTS=OFF",
                    "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DLLAMA_OPENSSL=OFF"]
+        if shutil.which("ccache"):
+            options += [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX")]
         subprocess.run(["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", *options], check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run(["cmake", "--build", str(folder), "--target", "llama-bench", "llama-batched-bench"], check=True,

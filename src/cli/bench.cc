@@ -42,8 +42,10 @@ struct BenchFlags {
 };
 
 void AddOptions(CLI::App& app, BenchFlags& flags) {
-  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched");
-  app.add_option("--workload", flags.workload, "JSON lines file with conversations to replay");
+  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
+      ->type_name("FILE");
+  app.add_option("--workload", flags.workload, "JSON lines file with conversations to replay")
+      ->type_name("FILE");
   app.add_option("--concurrency", flags.concurrency, "Users at a time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -57,7 +59,7 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
       ->delimiter(',')
       ->check(CLI::IsMember({"off", "exact"}))
       ->capture_default_str();
-  app.add_option("--json", flags.json, "Write the figures there as JSON");
+  app.add_option("--json", flags.json, "Write the figures there as JSON")->type_name("FILE");
   app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
@@ -67,14 +69,16 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
       ->check(CLI::Range(16, 1 << 24));
   app.add_flag("--ignore-eos", flags.ignore_eos, "Generate max_tokens always");
-  app.add_option("--url", flags.url, "Run against this OpenAI-compatible server instead");
+  app.add_option("--url", flags.url, "Run against this OpenAI-compatible server instead")
+      ->type_name("URL");
   app.add_option("--model-name", flags.model_name, "With --url: default is the server's first");
   app.add_option("--api-key", flags.api_key, "With --url: sent as a bearer token");
   app.add_option("--timeout", flags.timeout_s, "With --url: seconds a request may take")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
   app.add_option("--synthetic", flags.synthetic,
-                 "Measure raw operations instead: prefill:N,decode:N,shared:BxN,distinct:BxN");
+                 "Measure raw operations instead: prefill:N,decode:N,shared:BxN,distinct:BxN")
+      ->type_name("LIST");
   app.add_option("--rounds", flags.rounds, "With --synthetic: repetitions, of which the median")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

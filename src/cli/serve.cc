@@ -36,7 +36,8 @@ struct ServeFlags {
 };
 
 void AddOptions(CLI::App& app, ServeFlags& flags) {
-  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched");
+  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
+      ->type_name("FILE");
   app.add_option("--model-name", flags.model_names,
                  "Name in answers and aliases that requests may use; default: the file's name");
   app.add_option("--host", flags.host, "Address to listen on")->capture_default_str();
@@ -77,10 +78,11 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
                  "RAM for remembering answers, so that text sent back hits their tokens")
       ->check(IsByteSize())
       ->capture_default_str();
-  app.add_option(
-      "--api-keys", flags.api_keys,
-      "File with a line \"name sha256hex tenant\" per key; default: no keys, one tenant");
-  app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only");
+  app.add_option("--api-keys", flags.api_keys,
+                 "File with a line \"name sha256hex tenant\" per key; default: no keys, one tenant")
+      ->type_name("FILE");
+  app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only")
+      ->type_name("DIR");
   app.add_option("--shutdown-grace", flags.shutdown_grace_s,
                  "Seconds that running requests get to finish after SIGINT or SIGTERM")
       ->check(CLI::Range(0, 3600))
