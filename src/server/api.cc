@@ -263,13 +263,6 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
   if (const ApiError* error = std::get_if<ApiError>(&built)) return Refuse(call, *error);
   auto& prompts = std::get<std::vector<BuiltPrompt>>(built);
 
-  // An answer that would not fit is shortened to what fits (finish_reason "length").
-  const auto longest = std::max_element(
-      prompts.begin(), prompts.end(),
-      [](const auto& a, const auto& b) { return a.tokens.size() < b.tokens.size(); });
-  const auto room = static_cast<uint32_t>(context_tokens() - longest->tokens.size());
-  request.generation.max_tokens = std::min(request.generation.max_tokens, room);
-
   AnswerFormat::Head head;
   head.id = (request.chat ? "chatcmpl-" : "cmpl-") + call.id;
   head.model = model_ids_.front();
@@ -280,6 +273,8 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
   head.include_usage = request.include_usage;
   head.logprobs = request.generation.logprobs;
   head.prompt_logprobs = request.generation.prompt_logprobs;
+  call.request.body.clear();  // parsed; it may be large, and the answer long in coming
+  call.request.body.shrink_to_fit();
   auto responder = call.responder;
   std::vector<std::pair<std::string, std::string>> headers = {{"X-Request-Id", call.id}};
   auto on_end = [this, call = std::move(call)](const Generation::Summary& summary) {
