@@ -147,9 +147,10 @@ endfunction()
 
 # kvlink_pytest(<name> FILES test_x.py ... [LABELS e2e ...] [TIMEOUT seconds] [SERIAL])
 # One ctest test that runs pytest of the set-up's own Python. The environment holds KVLINK_BINARY
-# (the executable), KVLINK_MODEL (the default model) and KVLINK_SOURCE_DIR.
+# (the executable), KVLINK_MODEL (the default model) and KVLINK_SOURCE_DIR. Without the engine there
+# is no executable, and so no test.
 function(kvlink_pytest name)
-  if(NOT KVLINK_TESTS)
+  if(NOT KVLINK_TESTS OR NOT KVLINK_ENGINE)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 TEST "SERIAL" "TIMEOUT" "FILES;LABELS")
