@@ -12,7 +12,6 @@ faster there: unified for a shared prefix, one per sequence for distinct context
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -58,10 +57,8 @@ def build(source, folder):
                    "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DLLAMA_OPENSSL=OFF"]
         if shutil.which("ccache"):
             options += [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX")]
-        subprocess.run(["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", *options], check=True,
-                       stdout=subprocess.DEVNULL)
-        subprocess.run(["cmake", "--build", str(folder), "--target", "llama-bench", "llama-batched-bench"], check=True,
-                       stdout=subprocess.DEVNULL)
+        run(["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", *options])
+        run(["cmake", "--build", str(folder), "--target", "llama-bench", "llama-batched-bench"])
     return folder / "bin"
 
 
