@@ -14,7 +14,7 @@ log=$deps/logs/setup.log
 
 packages=(
   # compiler and tools
-  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv clang-format-14
+  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv clang-format-14 qemu-user
   # libraries: what each is for is in THIRD_PARTY_LICENSES.md
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
   prometheus-cpp-dev libtomlplusplus-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
