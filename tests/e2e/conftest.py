@@ -20,10 +20,10 @@ PATIENCE_S = 600  # loading and answers on a machine that does other things as w
 class Server:
     """A running `kvlink serve` on a free port of the loopback interface."""
 
-    def __init__(self, log, *options):
+    def __init__(self, log, *options, kv_memory="512M"):
         self._log = open(log, "w", encoding="utf-8")
         self._process = subprocess.Popen(
-            [BINARY, "serve", "--model", MODEL, "--port", "0", "--ctx", "4096", "--kv-memory", "512M", *options,
+            [BINARY, "serve", "--model", MODEL, "--port", "0", "--ctx", "4096", "--kv-memory", kv_memory, *options,
              *MORE_OPTIONS],
             stdout=subprocess.PIPE, stderr=self._log, text=True)
         self.url = None
@@ -54,6 +54,10 @@ class Server:
                 total, seen = total + float(line.rsplit(" ", 1)[1]), True
         assert seen, f"{name} {labels} is not in /metrics"
         return total
+
+    def resident_bytes(self):
+        with open(f"/proc/{self._process.pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:"))
 
     def wait_for(self, condition):
         deadline = time.monotonic() + PATIENCE_S
