@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/families.h"
+#include "model/gguf_reader.h"
 
 namespace kvlink::model {
 namespace {
