@@ -84,8 +84,8 @@ void Run(benchmark::State& state, uint32_t batch, uint32_t shared, uint32_t cont
          uint32_t new_rows, bool cascade) {
   Pages pages(size_t{batch} * Blocks(context));
   const Case c = MakeCase(&pages, batch, shared, context, new_rows);
-  AttentionParams params = {kShape, kHeads, 0.125f, {}, 1};
-  params.rope.num_rot = kShape.head_dim;
+  AttentionParams params = {kShape, kHeads, {{.scale = 0.125f, .rope = {}}}, 1};
+  params.layers[0].rope.num_rot = kShape.head_dim;
   AttentionTuning tuning;
   tuning.cascade = cascade;
   auto attention = CreatePagedAttention(params, tuning);
@@ -115,8 +115,8 @@ void Run(benchmark::State& state, uint32_t batch, uint32_t shared, uint32_t cont
 void RunPrepare(benchmark::State& state, uint32_t batch, uint32_t shared) {
   Pages pages(size_t{batch} * Blocks(2064));
   const Case c = MakeCase(&pages, batch, shared, 2064, 1);
-  AttentionParams params = {kShape, kHeads, 0.125f, {}, 2};
-  params.rope.num_rot = kShape.head_dim;
+  AttentionParams params = {kShape, kHeads, {{.scale = 0.125f, .rope = {}}}, 2};
+  params.layers[0].rope.num_rot = kShape.head_dim;
   auto attention = PagedAttention::Create(params);
   std::vector<const SpanTable*> tables;
   for (const SpanTable& table : c.tables) tables.push_back(&table);

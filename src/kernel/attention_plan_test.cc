@@ -30,12 +30,13 @@ class PlanTest : public testing::Test {
     return table;
   }
   AttentionPlan Plan(const std::deque<SpanTable>& tables, const std::vector<BatchRow>& rows,
-                     int threads, bool cascade = true) {
-    AttentionPlan plan(Shape(), kHeads, 48, cascade);
+                     int threads, bool cascade = true, uint32_t window = 0) {
+    AttentionPlan plan(Shape(), kHeads, window, 48, cascade);
     std::vector<const SpanTable*> pointers;
     for (const SpanTable& table : tables) pointers.push_back(&table);
-    const Status status = plan.Build(pointers, rows, threads);
+    const Status status = batch_.Build(Shape(), pointers, rows);
     EXPECT_TRUE(status.ok()) << status.ToString();
+    plan.Build(batch_, threads);
     ExpectEveryChunkOnce(plan, rows);
     return plan;
   }
@@ -46,18 +47,26 @@ class PlanTest : public testing::Test {
   static void ExpectEveryChunkOnce(const AttentionPlan& plan, const std::vector<BatchRow>& rows) {
     for (uint32_t row = 0; row < rows.size(); row++) {
       const uint32_t limit = rows[row].position + 1;
-      uint32_t chunk = 0, num_parts = 0;
+      const uint32_t begin =
+          plan.window() == 0 || limit <= plan.window() ? 0 : limit - plan.window();
+      uint32_t chunk = begin / kChunkTokens, num_parts = 0;
       for (uint32_t i = plan.first_part(row); i != AttentionPlan::kNoPart;
            i = plan.part(i).next, num_parts++) {
         const QueryTile& tile = plan.tiles()[plan.part(i).tile];
         const Query& query = plan.queries()[tile.first_query + plan.part(i).query_in_tile];
         EXPECT_EQ(query.row, row);
         EXPECT_EQ(query.limit, limit);
-        EXPECT_EQ(tile.chunk_begin, chunk);
+        if (num_parts == 0) {
+          EXPECT_LE(tile.chunk_begin, chunk);
+        } else {
+          EXPECT_EQ(tile.chunk_begin, chunk);
+          EXPECT_FALSE(tile.folds);
+        }
         EXPECT_GT(tile.chunk_end, chunk);
         chunk = tile.chunk_end;
       }
       EXPECT_EQ(num_parts, plan.num_parts(row));
+      EXPECT_GT(num_parts, 0u);
       EXPECT_GE(chunk * kChunkTokens, limit);
     }
     EXPECT_EQ(plan.items().size(), plan.tiles().size() * Shape().num_kv_heads);
@@ -71,7 +80,19 @@ class PlanTest : public testing::Test {
   }
 
   std::deque<std::byte> pages_;
+  BatchRows batch_;
 };
+
+TEST_F(PlanTest, ChunksOutsideTheWindowAreLeftOut) {
+  const std::deque<SpanTable> tables = {Table(4096)};
+  const AttentionPlan plan = Plan(tables, {{0, 4095}}, 1, true, 512);
+  ASSERT_EQ(plan.tiles().size(), 1u);
+  EXPECT_EQ(plan.tiles()[0].chunk_begin * kChunkTokens, 4096u - 512u);
+  std::vector<BatchRow> rows;
+  for (uint32_t p = 0; p < 4096; p++) rows.push_back({0, p});
+  for (const QueryTile& tile : Plan(tables, rows, 1, true, 512).tiles())
+    EXPECT_LE(tile.chunk_end - tile.chunk_begin, 4u);
+}
 
 TEST_F(PlanTest, SharedChunksAreReadOnceForAllSequences) {
   std::deque<SpanTable> tables = {Table(2048 + 16)};
@@ -148,7 +169,9 @@ TEST_F(PlanTest, RandomForestsArePlannedExactlyOnce) {
         rows.push_back({s, positions[n]});
     }
     std::shuffle(rows.begin(), rows.end(), rng);
-    Plan(tables, rows, static_cast<int>(up(1, 16)), up(0, 3) != 0);
+    const int threads = static_cast<int>(up(1, 16));
+    Plan(tables, rows, threads, up(0, 3) != 0);
+    Plan(tables, rows, threads, up(0, 3) != 0, up(1, 1500));
   }
 }
 

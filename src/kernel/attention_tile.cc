@@ -23,6 +23,13 @@ struct Groups {
   uint32_t height(uint32_t g) const { return begin(g + 1) - begin(g); }
 };
 
+// Weights are powers of two, so scores are in units of log2(e). Those to be capped are packed as
+// the argument of 2^x in tanh.
+float ScoreScale(const LayerParams& params) {
+  const float scale = params.scale * std::numbers::log2e_v<float>;
+  return params.softcap > 0 ? 2 * scale / params.softcap : scale;
+}
+
 size_t FloatsOfElements(size_t elements) { return (elements + 1) / 2; }
 
 }  // namespace
@@ -37,12 +44,9 @@ void AlignedFloats::Reserve(size_t size) {
   size_ = size;
 }
 
-TileWorker::TileWorker(const TileShape& shape, const AttentionParams& params,
-                       const TileKernels& kernels, bool prefetch)
+TileWorker::TileWorker(const TileShape& shape, const TileKernels& kernels, bool prefetch)
     : shape_(shape),
-      rope_(params.rope),
       kernels_(kernels),
-      score_scale_(params.scale * std::numbers::log2e_v<float>),
       prefetch_(prefetch),
       dims_(shape.kv.head_dim),
       record_floats_(RecordFloats(shape.kv.head_dim)) {
@@ -66,19 +70,24 @@ void TileWorker::Begin(const QueryTile& tile, const TileInput& input) {
   packed_shift_ = 0;
 }
 
-uint32_t TileWorker::chunk_tokens(uint32_t chunk) const { return visible(num_rows_ - 1, chunk); }
-
-uint32_t TileWorker::visible(uint32_t row, uint32_t chunk) const {
-  const uint32_t limit = input_.queries[row / shape_.heads_per_kv].limit;
-  const uint32_t begin = chunk * kChunkTokens;
-  return limit <= begin ? 0 : std::min(limit - begin, kChunkTokens);
+ChunkRange TileWorker::Seen(uint32_t first, uint32_t last, uint32_t chunk) const {
+  const uint32_t chunk_begin = chunk * kChunkTokens;
+  const uint32_t limit = input_.queries[last].limit;
+  if (limit <= chunk_begin) return {};
+  while (input_.queries[first].limit <= chunk_begin) first++;
+  const uint32_t begin = input_.queries[first].begin(input_.params->window);
+  if (begin >= chunk_begin + kChunkTokens) return {};
+  return {begin <= chunk_begin ? 0 : begin - chunk_begin,
+          std::min(limit - chunk_begin, kChunkTokens)};
 }
 
 void TileWorker::CutChunk(uint32_t chunk, Pieces* pieces) const {
   pieces->clear();
-  const uint32_t begin = chunk * kChunkTokens, end = begin + chunk_tokens(chunk);
+  const ChunkRange range = Seen(0, tile_->num_queries - 1, chunk);
+  if (range.begin == range.end) return;
+  const uint32_t begin = chunk * kChunkTokens, end = begin + range.end;
   const size_t tile_offset = shape_.kv.TileOffset(input_.layer, input_.kv_head);
-  SpanCursor cursor(*tile_->table, shape_.kv.tokens_per_block, begin);
+  SpanCursor cursor(*tile_->table, shape_.kv.tokens_per_block, begin + range.begin);
   while (cursor.position() < end) {
     const uint32_t offset = cursor.position() - begin;
     const Piece piece = cursor.Next(end);
@@ -88,6 +97,8 @@ void TileWorker::CutChunk(uint32_t chunk, Pieces* pieces) const {
 
 // Rows of a group side by side, so that a step of the scoring loop reads one short run.
 void TileWorker::PackQueries(const float* shift_angles) {
+  const RopeParams& rope = input_.params->rope;
+  const float scale = ScoreScale(*input_.params);
   const uint32_t group_heads = shape_.heads_per_kv;
   const Groups groups(num_rows_, kernels_.max_score_rows);
   alignas(64) std::array<float, kMaxHeadDim> moved;
@@ -99,11 +110,11 @@ void TileWorker::PackQueries(const float* shift_angles) {
       const uint32_t head = input_.kv_head * group_heads + row % group_heads;
       const float* q =
           input_.q + input_.queries[row / group_heads].row * input_.q_stride + size_t{head} * dims_;
-      if (shift_angles != nullptr && rope_.num_rot > 0) {
-        kernels_.rotate(q, shift_angles, rope_.neox, rope_.num_rot, dims_, moved.data());
+      if (shift_angles != nullptr && rope.num_rot > 0) {
+        kernels_.rotate(q, shift_angles, rope.neox, rope.num_rot, dims_, moved.data());
         q = moved.data();
       }
-      for (uint32_t d = 0; d < dims_; d++) packed[size_t{d} * height + i] = q[d] * score_scale_;
+      for (uint32_t d = 0; d < dims_; d++) packed[size_t{d} * height + i] = q[d] * scale;
     }
   }
 }
@@ -121,7 +132,8 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
   const Groups groups(num_rows_, kernels_.max_score_rows);
   for (uint32_t g = 0; g < groups.num_groups; g++) {
     const uint32_t begin = groups.begin(g), height = groups.height(g);
-    if (visible(begin + height - 1, chunk) <= p.offset) continue;  // nobody here sees it
+    const ChunkRange seen = SeenByRows(begin, height, chunk);
+    if (seen.end <= p.offset || seen.begin >= p.offset + p.piece.num_rows) continue;
     kernels_.score(queries_.data() + size_t{begin} * dims_, height, dims_, keys + p.piece.first_row,
                    rows_per_block, p.piece.num_rows, prefetch,
                    scores_.data() + size_t{begin} * kScoreStride + p.offset);
@@ -130,14 +142,21 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
 }
 
 void TileWorker::Softmax(uint32_t chunk, float* records) {
-  const uint32_t num_tokens = chunk_tokens(chunk);
-  for (uint32_t r = 0; r < num_rows_; r++) {
-    float* scores = scores_.data() + size_t{r} * kScoreStride;
-    float* record = records + size_t{r} * record_floats_;
-    if (const uint32_t n = visible(r, chunk); n > 0) {
-      kernels_.softmax(scores, n, num_tokens, record + dims_, record + dims_ + 1);
-    } else {
-      std::fill(scores, scores + num_tokens, 0.0f);
+  const float softcap = input_.params->softcap;
+  for (uint32_t query = 0; query < tile_->num_queries; query++) {
+    const ChunkRange seen = Seen(query, query, chunk);
+    for (uint32_t h = 0; h < shape_.heads_per_kv; h++) {
+      const size_t row = size_t{query} * shape_.heads_per_kv + h;
+      float* scores = scores_.data() + row * kScoreStride;
+      float* record = records + row * record_floats_;
+      if (seen.begin == seen.end) {
+        std::fill(scores + range_.begin, scores + range_.end, 0.0f);
+        continue;
+      }
+      if (softcap > 0)
+        kernels_.softcap(scores, seen.begin, seen.end, softcap * std::numbers::log2e_v<float>);
+      kernels_.softmax(scores, seen.begin, seen.end, range_.begin, range_.end, record + dims_,
+                       record + dims_ + 1);
     }
   }
 }
@@ -157,12 +176,30 @@ void TileWorker::Weigh(uint32_t chunk, float* records) {
   const Groups groups(num_rows_, kernels_.max_value_rows);
   for (uint32_t g = 0; g < groups.num_groups; g++) {
     const uint32_t begin = groups.begin(g), height = groups.height(g);
-    const uint32_t num_tokens = visible(begin + height - 1, chunk);
-    if (num_tokens == 0) continue;
-    kernels_.weigh(scores_.data() + size_t{begin} * kScoreStride, height, runs_.data(), num_tokens,
-                   dims_, records + size_t{begin} * record_floats_, record_floats_);
+    const uint32_t end = SeenByRows(begin, height, chunk).end;
+    if (end <= range_.begin) continue;
+    kernels_.weigh(scores_.data() + size_t{begin} * kScoreStride + range_.begin, height,
+                   runs_.data(), end - range_.begin, dims_,
+                   records + size_t{begin} * record_floats_, record_floats_);
     if (g == 0) {
       for (ValueRun& run : runs_) run.prefetch = nullptr;
+    }
+  }
+}
+
+// The chunk's records into those so far; a row that begins in this chunk has none yet.
+void TileWorker::Fold(uint32_t chunk, const float* next, float* records) {
+  for (uint32_t query = 0; query < tile_->num_queries; query++) {
+    const ChunkRange seen = Seen(query, query, chunk);
+    if (seen.begin == seen.end) continue;
+    const bool begins = input_.queries[query].begin(input_.params->window) >= chunk * kChunkTokens;
+    for (uint32_t h = 0; h < shape_.heads_per_kv; h++) {
+      const size_t offset = (size_t{query} * shape_.heads_per_kv + h) * record_floats_;
+      if (begins) {
+        std::copy_n(next + offset, record_floats_, records + offset);
+      } else {
+        kernels_.fold(records + offset, next + offset, dims_);
+      }
     }
   }
 }

@@ -52,17 +52,22 @@ struct TileInput {
   const Query* queries = nullptr;  // of the tile
   const float* q = nullptr;        // rotated, of the whole batch
   size_t q_stride = 0;
+  const LayerParams* params = nullptr;
   uint32_t layer = 0, kv_head = 0;
+};
+
+// Positions of one chunk, counted from its begin; empty: begin == end.
+struct ChunkRange {
+  uint32_t begin = 0, end = 0;
 };
 
 class TileWorker {
  public:
-  TileWorker(const TileShape& shape, const AttentionParams& params, const TileKernels& kernels,
-             bool prefetch);
+  TileWorker(const TileShape& shape, const TileKernels& kernels, bool prefetch);
 
-  // Records [num_queries, heads_per_kv]. `records` null: into scratch, valid until the next Run;
-  // then the tile starts at chunk 0. A tile that starts later leaves [chunks, num_queries,
-  // heads_per_kv]; the record of a row in a chunk beyond its limit means nothing.
+  // Records [num_queries, heads_per_kv] of a tile that folds, otherwise [chunks, num_queries,
+  // heads_per_kv]; the record of a row in chunks that it does not see means nothing. `records`
+  // null: into scratch, valid until the next Run; then the tile folds.
   // `shift_angles`(shift) moves a query by -shift.
   template <typename ShiftAngles>
   const float* Run(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
@@ -78,22 +83,23 @@ class TileWorker {
   using Pieces = std::vector<ChunkPiece>;
 
   void Begin(const QueryTile& tile, const TileInput& input);
-  uint32_t chunk_tokens(uint32_t chunk) const;
-  // Positions of the chunk that row r sees.
-  uint32_t visible(uint32_t row, uint32_t chunk) const;
+  // Positions of the chunk that queries [first, last] see together.
+  ChunkRange Seen(uint32_t first, uint32_t last, uint32_t chunk) const;
+  ChunkRange SeenByRows(uint32_t begin, uint32_t height, uint32_t chunk) const {
+    return Seen(begin / shape_.heads_per_kv, (begin + height - 1) / shape_.heads_per_kv, chunk);
+  }
   void CutChunk(uint32_t chunk, Pieces* pieces) const;
   void PackQueries(const float* shift_angles);
   void Score(uint32_t chunk, size_t index, bool first_chunk);
   void Softmax(uint32_t chunk, float* records);
   void Weigh(uint32_t chunk, float* records);
+  void Fold(uint32_t chunk, const float* next, float* records);
   bool Modified(const Piece& piece) const;
   const uint16_t* ComposeKeys(const ChunkPiece& chunk_piece);
   const uint16_t* ComposeValues(const ChunkPiece& chunk_piece);
 
   const TileShape shape_;
-  const RopeParams rope_;
   const TileKernels& kernels_;
-  const float score_scale_;  // scale * log2(e): weights are powers of two
   const bool prefetch_;
   const uint32_t dims_, record_floats_;
 
@@ -101,6 +107,7 @@ class TileWorker {
   const QueryTile* tile_ = nullptr;
   TileInput input_;
   uint32_t num_rows_ = 0;     // num_queries * heads_per_kv; row r is of query r / heads_per_kv
+  ChunkRange range_;          // of the chunk at work that the tile sees
   int32_t packed_shift_ = 0;  // that the packed queries are moved by
 
   AlignedFloats queries_;  // groups of rows, [dims][rows of the group]
@@ -121,31 +128,31 @@ const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
   const size_t chunk_floats = size_t{num_rows_} * record_floats_;
   CutChunk(tile.chunk_begin, &pieces_);
   PackQueries(nullptr);
+  bool begun = false;  // some row has a record
   for (uint32_t chunk = tile.chunk_begin; chunk < tile.chunk_end; chunk++) {
-    const bool first = chunk == tile.chunk_begin;
-    const bool fold = tile.chunk_begin == 0 && !first;
-    float* result = fold ? chunk_.data() : records + (chunk - tile.chunk_begin) * chunk_floats;
+    const bool fold = tile.folds && begun;
+    float* result = records;
+    if (fold) result = chunk_.data();
+    if (!tile.folds) result += (chunk - tile.chunk_begin) * chunk_floats;
     if (chunk + 1 < tile.chunk_end) {
       CutChunk(chunk + 1, &next_pieces_);
     } else {
       next_pieces_.clear();
     }
-    for (size_t i = 0; i < pieces_.size(); i++) {
-      const int32_t shift = pieces_[i].piece.shift;
-      if (shift != packed_shift_) {
-        packed_shift_ = shift;
-        PackQueries(shift == 0 ? nullptr : shift_angles(shift));
+    if (!pieces_.empty()) {
+      range_ = Seen(0, tile.num_queries - 1, chunk);
+      for (size_t i = 0; i < pieces_.size(); i++) {
+        const int32_t shift = pieces_[i].piece.shift;
+        if (shift != packed_shift_) {
+          packed_shift_ = shift;
+          PackQueries(shift == 0 ? nullptr : shift_angles(shift));
+        }
+        Score(chunk, i, chunk == tile.chunk_begin);
       }
-      Score(chunk, i, first);
-    }
-    Softmax(chunk, result);
-    Weigh(chunk, result);
-    if (fold) {
-      for (uint32_t r = 0; r < num_rows_; r++) {
-        if (visible(r, chunk) == 0) continue;
-        kernels_.fold(records + size_t{r} * record_floats_, result + size_t{r} * record_floats_,
-                      dims_);
-      }
+      Softmax(chunk, result);
+      Weigh(chunk, result);
+      if (fold) Fold(chunk, result, records);
+      begun = true;
     }
     std::swap(pieces_, next_pieces_);
   }

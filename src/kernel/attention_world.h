@@ -24,10 +24,13 @@ struct WorldShape {
   KvShape kv;
   uint32_t heads_per_kv = 1;
   RopeParams rope;
+  std::vector<LayerParams> layers;  // empty: the rope above, no window and no cap
 
   uint32_t num_heads() const { return kv.num_kv_heads * heads_per_kv; }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(kv.head_dim)); }
   AttentionParams Params(int max_threads = 4) const {
-    return {kv, num_heads(), 1.0f / std::sqrt(static_cast<float>(kv.head_dim)), rope, max_threads};
+    if (!layers.empty()) return {kv, num_heads(), layers, max_threads};
+    return {kv, num_heads(), {{.scale = scale(), .rope = rope}}, max_threads};
   }
 };
 
@@ -37,6 +40,18 @@ inline WorldShape SmallShape(uint32_t head_dim = 64, uint32_t tokens_per_block =
   shape.kv = {2, 2, head_dim, tokens_per_block, KvType::kF16};
   shape.heads_per_kv = heads_per_kv;
   shape.rope.num_rot = head_dim;
+  return shape;
+}
+
+// Layer 0 as Gemma's local ones, layer 1 as its global ones: another window, rope and cap each.
+inline WorldShape WindowedShape(uint32_t local_window, uint32_t global_window, float softcap) {
+  WorldShape shape = SmallShape();
+  LayerParams local = {shape.scale(), shape.rope, local_window, softcap};
+  LayerParams global = {1.3f * shape.scale(), shape.rope, global_window, 2 * softcap};
+  global.rope.freq_base = 1e6f;
+  global.rope.freq_scale = 0.125f;
+  global.rope.neox = true;
+  shape.layers = {local, global};
   return shape;
 }
 
@@ -158,28 +173,34 @@ class AttentionWorld {
 
   // ---- the naive answer, in double precision
   std::vector<double> Expected(const Step& step, uint32_t layer) const {
+    const AttentionParams all = shape_.Params();
+    const LayerParams& params = all.layer(layer);
     const uint32_t dims = shape_.kv.head_dim;
+    uint32_t first = 0;
+    while (params.window > 0 && step.position - first >= params.window) first++;
     std::vector<double> out;
     for (uint32_t head = 0; head < shape_.num_heads(); head++) {
       const uint32_t kv_head = head / shape_.heads_per_kv;
       std::vector<double> scores, sum(dims, 0.0);
       double largest = -std::numeric_limits<double>::infinity();
-      for (uint32_t p = 0; p <= step.position; p++) {
+      for (uint32_t p = first; p <= step.position; p++) {
         const int32_t shift = ShiftAt(step.sequence->table, p);
         const auto q = Rotated(Raw(step.sequence->tokens[step.position], 0, layer, head),
-                               static_cast<double>(step.position) - shift);
-        auto k = Rotated(Raw(step.sequence->tokens[p], 1, layer, kv_head),
+                               params.rope, static_cast<double>(step.position) - shift);
+        auto k = Rotated(Raw(step.sequence->tokens[p], 1, layer, kv_head), params.rope,
                          static_cast<double>(p) - shift);
         double score = 0;
         for (uint32_t d = 0; d < dims; d++) score += q[d] * RoundToF16(k[d]);
-        scores.push_back(score / std::sqrt(static_cast<double>(dims)));
-        largest = std::max(largest, scores.back());
+        score *= params.scale;
+        if (params.softcap > 0) score = params.softcap * std::tanh(score / params.softcap);
+        scores.push_back(score);
+        largest = std::max(largest, score);
       }
       double total = 0;
       for (double& s : scores) total += s = std::exp(s - largest);
-      for (uint32_t p = 0; p <= step.position; p++) {
+      for (uint32_t p = first; p <= step.position; p++) {
         const auto v = Raw(step.sequence->tokens[p], 2, layer, kv_head);
-        for (uint32_t d = 0; d < dims; d++) sum[d] += scores[p] / total * RoundToF16(v[d]);
+        for (uint32_t d = 0; d < dims; d++) sum[d] += scores[p - first] / total * RoundToF16(v[d]);
       }
       out.insert(out.end(), sum.begin(), sum.end());
     }
@@ -208,8 +229,8 @@ class AttentionWorld {
     for (float& value : x) value = uniform(rng);
     return x;
   }
-  std::vector<double> Rotated(const std::vector<float>& x, double position) const {
-    const RopeParams& rope = shape_.rope;
+  static std::vector<double> Rotated(const std::vector<float>& x, const RopeParams& rope,
+                                     double position) {
     std::vector<double> y(x.begin(), x.end());
     const uint32_t half = rope.num_rot / 2;
     for (uint32_t i = 0; i < half; i++) {

@@ -6,11 +6,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "kernel/angle_table.h"
 #include "kernel/attention_plan.h"
 #include "kernel/attention_tile.h"
 #include "kernel/attention_tuning.h"
@@ -45,6 +47,14 @@ Status ValidateRope(const RopeParams& rope, uint32_t head_dim) {
   return Status::Ok();
 }
 
+Status ValidateLayer(const LayerParams& layer, uint32_t head_dim) {
+  if (!(layer.scale > 0) || !std::isfinite(layer.scale))
+    return Invalid("scale must be positive, not " + std::to_string(layer.scale));
+  if (!(layer.softcap >= 0) || !std::isfinite(layer.softcap))
+    return Invalid("softcap must be 0 or positive, not " + std::to_string(layer.softcap));
+  return ValidateRope(layer.rope, head_dim);
+}
+
 Status Validate(const AttentionParams& params) {
   const KvShape& shape = params.shape;
   if (shape.type != KvType::kF16) {
@@ -66,82 +76,46 @@ Status Validate(const AttentionParams& params) {
     return Invalid("num_heads = " + Str(params.num_heads) +
                    " is no multiple of num_kv_heads = " + Str(shape.num_kv_heads));
   }
-  if (!(params.scale > 0) || !std::isfinite(params.scale))
-    return Invalid("scale must be positive, not " + std::to_string(params.scale));
+  if (params.layers.size() != 1 && params.layers.size() != shape.num_layers) {
+    return Invalid("parameters of " + Str(params.layers.size()) + " layers for " +
+                   Str(shape.num_layers) + ": 1 or as many are needed");
+  }
   if (params.max_threads < 1)
     return Invalid("max_threads must be at least 1, not " + std::to_string(params.max_threads));
-  return ValidateRope(params.rope, shape.head_dim);
+  for (size_t i = 0; i < params.layers.size(); i++) {
+    if (Status s = ValidateLayer(params.layers[i], shape.head_dim); !s.ok())
+      return Status(s.code(), s.message() + " (layer " + Str(i) + ")");
+  }
+  return Status::Ok();
 }
 
-// cos and sin of the batch's positions and shifts.
-class AngleTable {
- public:
-  explicit AngleTable(const RopeParams& rope) : rope_(rope) {}
+// The plan of the layers of one window, and how many parts of each row and KV head are still to
+// come in the layer at work.
+struct WindowPlan {
+  AttentionPlan plan;
+  std::vector<std::atomic<uint32_t>> parts_left;
 
-  void Build(std::span<const RowPlace> places, std::span<const SpanTable* const> tables) {
-    angles_.clear();
-    of_query_.resize(places.size());
-    of_key_.resize(places.size());
-    for (size_t r = 0; r < places.size(); r++) {
-      const RowPlace& place = places[r];
-      of_query_[r] = Add(static_cast<float>(place.position), true);
-      of_key_[r] = of_query_[r];
-      if (place.shift != 0 && place.write) {
-        of_key_[r] =
-            Add(static_cast<float>(static_cast<int64_t>(place.position) - place.shift), true);
-      }
-    }
-    shifts_.clear();
-    for (const SpanTable* table : tables) {
-      if (table == nullptr) continue;
-      for (const Span& span : table->spans) AddShift(span.shift);
-    }
+  void ResetParts(size_t merge, uint32_t kv_heads) {
+    parts_left[merge].store(plan.num_parts(static_cast<uint32_t>(merge / kv_heads)),
+                            std::memory_order_relaxed);
   }
-
-  const float* OfQuery(size_t row) const { return angles_.data() + of_query_[row]; }
-  const float* OfKey(size_t row) const { return angles_.data() + of_key_[row]; }
-  // Moves a rotated query by -shift.
-  const float* OfShift(int32_t shift) const {
-    for (const auto& [known, offset] : shifts_) {
-      if (known == shift) return angles_.data() + offset;
-    }
-    KVLINK_CHECK(false) << "shift " << shift << " is in no table of the batch";
-    return nullptr;
-  }
-
- private:
-  size_t Add(float position, bool magnitude) {
-    const size_t offset = angles_.size();
-    angles_.resize(offset + rope_.num_rot);
-    if (rope_.num_rot > 0) RopeAngles(rope_, position, magnitude, angles_.data() + offset);
-    return offset;
-  }
-  void AddShift(int32_t shift) {
-    if (shift == 0) return;
-    for (const auto& [known, offset] : shifts_) {
-      if (known == shift) return;
-    }
-    shifts_.emplace_back(shift, Add(-static_cast<float>(shift), false));
-  }
-
-  const RopeParams rope_;
-  std::vector<float> angles_;
-  std::vector<size_t> of_query_, of_key_;  // offsets in angles_, by row
-  std::vector<std::pair<int32_t, size_t>> shifts_;
 };
 
 class TiledAttention : public PagedAttention {
  public:
   TiledAttention(const AttentionParams& params, const AttentionTuning& tuning,
                  const TileKernels& kernels)
-      : params_(params),
-        kernels_(kernels),
-        plan_(params.shape, params.num_heads, tuning.max_tile_rows, tuning.cascade),
-        angles_(params.rope),
-        next_item_(params.shape.num_layers) {
-    const TileShape shape = {params.shape, plan_.heads_per_kv(), plan_.max_tile_queries()};
+      : params_(params), kernels_(kernels), layers_(params.shape.num_layers) {
+    for (uint32_t i = 0; i < layers_.size(); i++) {
+      const LayerParams& layer = params_.layer(i);
+      layers_[i].params = &layer;
+      layers_[i].plan = PlanOf(layer.window, tuning);
+      layers_[i].angles = AnglesOf(layer.rope);
+    }
+    const AttentionPlan& plan = plans_.front().plan;
+    const TileShape shape = {params.shape, plan.heads_per_kv(), plan.max_tile_queries()};
     for (int i = 0; i < params.max_threads; i++)
-      workers_.push_back(std::make_unique<TileWorker>(shape, params, kernels, tuning.prefetch));
+      workers_.push_back(std::make_unique<TileWorker>(shape, kernels, tuning.prefetch));
   }
 
   Status Prepare(std::span<const SpanTable* const> tables, std::span<const BatchRow> rows,
@@ -150,74 +124,106 @@ class TiledAttention : public PagedAttention {
       return Invalid("num_threads must be 1 to " + std::to_string(params_.max_threads) + ", not " +
                      std::to_string(num_threads));
     }
-    if (Status s = plan_.Build(tables, rows, num_threads); !s.ok()) return s;
-    angles_.Build(plan_.places(), tables);
-    records_.Reserve(plan_.num_records() * RecordFloats(params_.shape.head_dim));
+    if (Status s = rows_.Build(params_.shape, tables, rows); !s.ok()) return s;
+    for (AngleTable& angles : angles_) angles.Build(rows_);
     const size_t merges = rows.size() * params_.shape.num_kv_heads;
-    if (parts_left_.size() < merges) parts_left_ = std::vector<std::atomic<uint32_t>>(merges * 2);
-    for (size_t i = 0; i < merges; i++) ResetParts(i);
-    for (std::atomic<uint32_t>& next : next_item_) next.store(0, std::memory_order_relaxed);
+    for (WindowPlan& p : plans_) {
+      p.plan.Build(rows_, num_threads);
+      records_.Reserve(p.plan.num_records() * RecordFloats(params_.shape.head_dim));
+      if (p.parts_left.size() < merges)
+        p.parts_left = std::vector<std::atomic<uint32_t>>(merges * 2);
+      for (size_t i = 0; i < merges; i++) p.ResetParts(i, params_.shape.num_kv_heads);
+    }
+    for (Layer& layer : layers_) layer.next_item.store(0, std::memory_order_relaxed);
     return Status::Ok();
   }
 
   void Write(uint32_t layer, const float* q, size_t q_stride, const float* k, size_t k_stride,
              const float* v, size_t v_stride, float* q_out, size_t q_out_stride, int thread,
              int num_threads) override {
+    const AngleTable& angles = *layers_[layer].angles;
     const size_t kv_heads = params_.shape.num_kv_heads, dims = params_.shape.head_dim;
-    const size_t group = plan_.heads_per_kv() * dims;
-    const size_t units = plan_.places().size() * kv_heads;
+    const size_t group = heads_per_kv() * dims;
+    const size_t units = rows_.num_rows() * kv_heads;
     const size_t begin = units * static_cast<size_t>(thread) / static_cast<size_t>(num_threads);
     const size_t end = units * static_cast<size_t>(thread + 1) / static_cast<size_t>(num_threads);
     for (size_t unit = begin; unit < end; unit++) {
       const size_t row = unit / kv_heads, head = unit % kv_heads;
       for (size_t i = 0; i < group; i += dims) {
         const size_t column = head * group + i;
-        Rotate(q + row * q_stride + column, angles_.OfQuery(row),
+        Rotate(angles.rope(), q + row * q_stride + column, angles.OfQuery(row),
                q_out + row * q_out_stride + column);
       }
-      if (plan_.places()[row].write) {
+      if (rows_.places()[row].write) {
         WriteRow(layer, static_cast<uint32_t>(head), row, k + row * k_stride + head * dims,
                  v + row * v_stride + head * dims);
       }
     }
   }
 
-  void Attend(uint32_t layer, const float* q, size_t q_stride, float* out, size_t out_stride,
+  void Attend(uint32_t layer_index, const float* q, size_t q_stride, float* out, size_t out_stride,
               int thread, int num_threads) override {
-    KVLINK_CHECK(layer < next_item_.size() && thread < num_threads &&
+    KVLINK_CHECK(layer_index < layers_.size() && thread < num_threads &&
                  num_threads <= params_.max_threads)
-        << "layer " << layer << ", thread " << thread << " of " << num_threads;
+        << "layer " << layer_index << ", thread " << thread << " of " << num_threads;
     TileWorker& worker = *workers_[static_cast<size_t>(thread)];
-    const std::span<const WorkItem> items = plan_.items();
+    Layer& layer = layers_[layer_index];
+    const AttentionPlan& plan = layer.plan->plan;
+    const std::span<const WorkItem> items = plan.items();
     for (;;) {
-      const uint32_t i = next_item_[layer].fetch_add(1, std::memory_order_relaxed);
+      const uint32_t i = layer.next_item.fetch_add(1, std::memory_order_relaxed);
       if (i >= items.size()) return;
-      const QueryTile& tile = plan_.tiles()[items[i].tile];
+      const QueryTile& tile = plan.tiles()[items[i].tile];
       const uint32_t head = items[i].kv_head;
       const bool alone = tile.records == QueryTile::kNoRecords;
-      const TileInput input = {plan_.queries().data() + tile.first_query, q, q_stride, layer, head};
+      const TileInput input = {
+          plan.queries().data() + tile.first_query, q, q_stride, layer.params, layer_index, head};
       const float* records = worker.Run(
-          tile, input, [&](int32_t shift) { return angles_.OfShift(shift); },
-          alone ? nullptr : Record(tile, head, 0, 0));
+          tile, input, [&](int32_t shift) { return layer.angles->OfShift(shift); },
+          alone ? nullptr : Record(plan, tile, head, 0, 0));
       for (uint32_t j = 0; j < tile.num_queries; j++) {
         const Query& query = input.queries[j];
+        if (!plan.Sees(query, tile)) continue;
         if (alone) {
           Finish(records + size_t{j} * group_floats(), query.row, head, out, out_stride);
-        } else if (query.limit > tile.chunk_begin * kChunkTokens && LastPart(query.row, head)) {
-          Finish(Merge(query, head), query.row, head, out, out_stride);
+        } else if (LastPart(*layer.plan, query.row, head)) {
+          Finish(Merge(plan, query, head), query.row, head, out, out_stride);
         }
       }
     }
   }
 
  private:
-  void Rotate(const float* x, const float* angles, float* out) const {
+  struct Layer {
+    const LayerParams* params = nullptr;
+    WindowPlan* plan = nullptr;
+    AngleTable* angles = nullptr;
+    std::atomic<uint32_t> next_item{0};
+  };
+
+  WindowPlan* PlanOf(uint32_t window, const AttentionTuning& tuning) {
+    for (WindowPlan& p : plans_) {
+      if (p.plan.window() == window) return &p;
+    }
+    plans_.push_back({AttentionPlan(params_.shape, params_.num_heads, window, tuning.max_tile_rows,
+                                    tuning.cascade),
+                      {}});
+    return &plans_.back();
+  }
+  AngleTable* AnglesOf(const RopeParams& rope) {
+    for (AngleTable& angles : angles_) {
+      if (angles.rope() == rope) return &angles;
+    }
+    return &angles_.emplace_back(rope);
+  }
+
+  void Rotate(const RopeParams& rope, const float* x, const float* angles, float* out) const {
     const uint32_t dims = params_.shape.head_dim;
-    if (params_.rope.num_rot == 0) {
+    if (rope.num_rot == 0) {
       if (out != x) std::copy(x, x + dims, out);
       return;
     }
-    kernels_.rotate(x, angles, params_.rope.neox, params_.rope.num_rot, dims, out);
+    kernels_.rotate(x, angles, rope.neox, rope.num_rot, dims, out);
   }
 
   void WriteRow(uint32_t layer, uint32_t head, size_t row, const float* k, const float* v) const {
@@ -225,10 +231,11 @@ class TiledAttention : public PagedAttention {
     const uint32_t dims = shape.head_dim;
     alignas(64) std::array<float, kMaxHeadDim> rotated;
     alignas(64) std::array<uint16_t, kMaxHeadDim> key;
-    Rotate(k, angles_.OfKey(row), rotated.data());
+    const AngleTable& angles = *layers_[layer].angles;
+    Rotate(angles.rope(), k, angles.OfKey(row), rotated.data());
     kernels_.to_kv(rotated.data(), dims, key.data());
 
-    const RowPlace& place = plan_.places()[row];
+    const RowPlace& place = rows_.places()[row];
     if (const int cell = DifferenceCell(place.block, layer, place.block_row); cell >= 0) {
       const DifferenceView& difference = *place.block.difference;
       auto* keys =
@@ -245,46 +252,50 @@ class TiledAttention : public PagedAttention {
     kernels_.to_kv(v, dims, values + size_t{place.block_row} * dims);
   }
 
+  uint32_t heads_per_kv() const { return params_.num_heads / params_.shape.num_kv_heads; }
+
   // Floats of one query's records (all its heads of a KV head).
   size_t group_floats() const {
-    return size_t{plan_.heads_per_kv()} * RecordFloats(params_.shape.head_dim);
+    return size_t{heads_per_kv()} * RecordFloats(params_.shape.head_dim);
   }
 
   // Of a tile's query, after `chunk` chunks.
-  float* Record(const QueryTile& tile, uint32_t head, uint32_t chunk, uint32_t query) {
-    const size_t record = tile.records + head * plan_.tile_records(tile) +
-                          (size_t{chunk} * tile.num_queries + query) * plan_.heads_per_kv();
+  float* Record(const AttentionPlan& plan, const QueryTile& tile, uint32_t head, uint32_t chunk,
+                uint32_t query) {
+    const size_t record = tile.records + head * plan.tile_records(tile) +
+                          (size_t{chunk} * tile.num_queries + query) * heads_per_kv();
     return records_.data() + record * RecordFloats(params_.shape.head_dim);
-  }
-
-  void ResetParts(size_t merge) {
-    const uint32_t row = static_cast<uint32_t>(merge / params_.shape.num_kv_heads);
-    parts_left_[merge].store(plan_.num_parts(row), std::memory_order_relaxed);
   }
 
   // Called once per part. True for the last one, which sees what all others wrote; the count starts
   // again for the next layer.
-  bool LastPart(uint32_t row, uint32_t head) {
+  bool LastPart(WindowPlan& p, uint32_t row, uint32_t head) {
     const size_t merge = size_t{row} * params_.shape.num_kv_heads + head;
-    if (parts_left_[merge].fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
-    ResetParts(merge);
+    if (p.parts_left[merge].fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    p.ResetParts(merge, params_.shape.num_kv_heads);
     return true;
   }
 
   // Folds the parts of a row in chunk order, into the first one's records.
-  const float* Merge(const Query& query, uint32_t head) {
+  const float* Merge(const AttentionPlan& plan, const Query& query, uint32_t head) {
     const uint32_t dims = params_.shape.head_dim;
-    const RowPart* part = &plan_.part(plan_.first_part(query.row));
-    float* sum = Record(plan_.tiles()[part->tile], head, 0, part->query_in_tile);
-    while (part->next != AttentionPlan::kNoPart) {
-      part = &plan_.part(part->next);
-      const QueryTile& tile = plan_.tiles()[part->tile];
-      for (uint32_t c = tile.chunk_begin; c < tile.chunk_end; c++) {
-        if (query.limit <= c * kChunkTokens) break;
-        const float* next = Record(tile, head, c - tile.chunk_begin, part->query_in_tile);
-        for (size_t i = 0; i < group_floats(); i += RecordFloats(dims))
-          kernels_.fold(sum + i, next + i, dims);
+    float* sum = nullptr;
+    for (uint32_t i = plan.first_part(query.row); i != AttentionPlan::kNoPart;) {
+      const RowPart& part = plan.part(i);
+      const QueryTile& tile = plan.tiles()[part.tile];
+      const uint32_t first = std::max(plan.FirstChunk(query), tile.chunk_begin);
+      for (uint32_t c = first; c < tile.chunk_end && query.limit > c * kChunkTokens; c++) {
+        const uint32_t kept = tile.folds ? 0 : c - tile.chunk_begin;
+        float* next = Record(plan, tile, head, kept, part.query_in_tile);
+        if (sum == nullptr) {
+          sum = next;
+        } else {
+          for (size_t r = 0; r < group_floats(); r += RecordFloats(dims))
+            kernels_.fold(sum + r, next + r, dims);
+        }
+        if (tile.folds) break;
       }
+      i = part.next;
     }
     return sum;
   }
@@ -292,7 +303,7 @@ class TiledAttention : public PagedAttention {
   void Finish(const float* records, uint32_t row, uint32_t head, float* out,
               size_t out_stride) const {
     const uint32_t dims = params_.shape.head_dim;
-    const uint32_t group = plan_.heads_per_kv();
+    const uint32_t group = heads_per_kv();
     for (uint32_t h = 0; h < group; h++) {
       kernels_.normalize(records + size_t{h} * RecordFloats(dims), dims,
                          out + row * out_stride + size_t{head * group + h} * dims);
@@ -301,12 +312,12 @@ class TiledAttention : public PagedAttention {
 
   const AttentionParams params_;
   const TileKernels& kernels_;
-  AttentionPlan plan_;
-  AngleTable angles_;
+  BatchRows rows_;
+  std::deque<WindowPlan> plans_;   // one a window
+  std::deque<AngleTable> angles_;  // one a kind of rope
+  std::vector<Layer> layers_;
   std::vector<std::unique_ptr<TileWorker>> workers_;  // by thread
   AlignedFloats records_;
-  std::vector<std::atomic<uint32_t>> next_item_;   // by layer
-  std::vector<std::atomic<uint32_t>> parts_left_;  // by row and KV head
 };
 
 }  // namespace

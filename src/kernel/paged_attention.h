@@ -9,9 +9,8 @@
 //   only: not on other rows
 //      of the batch, on grouping, on chunking, or on the number of threads. Split points are fixed
 //      positions.
-//   2. A row at position p reads exactly the positions 0..p. Rows beyond are never multiplied in,
-//   whatever they hold
-//      (NaN included).
+//   2. A row at position p reads exactly the positions 0..p, or the last `window` of them. Rows
+//   beyond are never multiplied in, whatever they hold (NaN included).
 //   3. A block with a difference view gives the same bits as one page with the same contents.
 //   4. No allocation in Write and Attend.
 // The instruction set (AVX2, AVX-512, ...) is chosen at run time; NumericPath() names it, since its
@@ -23,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernel/rope.h"
 #include "kvlink/status.h"
@@ -30,12 +30,23 @@
 
 namespace kvlink::kernel {
 
+// What may differ between the layers of a model.
+struct LayerParams {
+  float scale = 0;  // of scores; 1 / sqrt(head_dim) usually
+  RopeParams rope;
+  // A row at position p sees positions max(0, p - window + 1)..p, as llama.cpp's standard sliding
+  // window (LLAMA_SWA_TYPE_STANDARD); 0: all of 0..p.
+  uint32_t window = 0;
+  float softcap = 0;  // scores become softcap * tanh(score / softcap); 0: they stay
+};
+
 struct AttentionParams {
   KvShape shape;
-  uint32_t num_heads = 0;  // query heads, a multiple of shape.num_kv_heads
-  float scale = 0;         // of scores; 1 / sqrt(head_dim) usually
-  RopeParams rope;
+  uint32_t num_heads = 0;           // query heads, a multiple of shape.num_kv_heads
+  std::vector<LayerParams> layers;  // one for all layers, or shape.num_layers of them
   int max_threads = 1;
+
+  const LayerParams& layer(uint32_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
 };
 
 // One token of the batch. Rows of one sequence may come in any order and any positions (selective
@@ -64,7 +75,8 @@ class PagedAttention {
                      size_t k_stride, const float* v, size_t v_stride, float* q_out,
                      size_t q_out_stride, int thread, int num_threads) = 0;
 
-  // out [rows, num_heads * head_dim] = softmax(scale * q K^T) V over positions 0..p of each row.
+  // out [rows, num_heads * head_dim] = softmax(cap(scale * q K^T)) V over the positions that each
+  // row sees.
   virtual void Attend(uint32_t layer, const float* q, size_t q_stride, float* out,
                       size_t out_stride, int thread, int num_threads) = 0;
 };

@@ -8,10 +8,14 @@ namespace {
 
 constexpr uint32_t kTokens = 600;  // three chunks of softmax, the last one partial
 
-// Positions [begin, end) in one batch over new pages.
-class PagedAttentionBits : public testing::Test {
+struct Kind {
+  const char* name;
+  WorldShape shape;
+};
+
+class PagedAttentionBits : public testing::TestWithParam<Kind> {
  protected:
-  PagedAttentionBits() : world_(SmallShape()) {}
+  PagedAttentionBits() : world_(GetParam().shape) {}
 
   WorldSequence Prefilled(uint32_t num_tokens, Token first_token) {
     WorldSequence sequence = world_.NewSequence(num_tokens, first_token);
@@ -62,7 +66,7 @@ class PagedAttentionBits : public testing::Test {
   AttentionWorld world_;
 };
 
-TEST_F(PagedAttentionBits, AreTheSameInEveryPrefillChunk) {
+TEST_P(PagedAttentionBits, AreTheSameInEveryPrefillChunk) {
   const auto attention = world_.Attention();
   const WorldSequence whole = world_.NewSequence(kTokens, 1);
   const Outputs expected = world_.Prefill(*attention, whole, 0, kTokens, kTokens);
@@ -73,7 +77,7 @@ TEST_F(PagedAttentionBits, AreTheSameInEveryPrefillChunk) {
   }
 }
 
-TEST_F(PagedAttentionBits, AreTheSameOnAnyNumberOfThreads) {
+TEST_P(PagedAttentionBits, AreTheSameOnAnyNumberOfThreads) {
   const auto attention = world_.Attention();
   const WorldSequence base = world_.NewSequence(kTokens, 1);
   const Outputs expected = world_.Prefill(*attention, base, 0, kTokens, 64);
@@ -86,7 +90,7 @@ TEST_F(PagedAttentionBits, AreTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST_F(PagedAttentionBits, AreTheSameAtEveryTileHeight) {
+TEST_P(PagedAttentionBits, AreTheSameAtEveryTileHeight) {
   const WorldSequence sequence = Prefilled(kTokens, 1);
   std::vector<Step> steps;
   for (uint32_t p = 230; p < 280; p++) steps.push_back({&sequence, p});
@@ -99,7 +103,7 @@ TEST_F(PagedAttentionBits, AreTheSameAtEveryTileHeight) {
   }
 }
 
-TEST_F(PagedAttentionBits, AreTheSameAloneAndInABatchOf16) {
+TEST_P(PagedAttentionBits, AreTheSameAloneAndInABatchOf16) {
   const WorldSequence base = Prefilled(kTokens, 1);
   std::deque<WorldSequence> sequences;
   std::vector<Step> steps;
@@ -116,7 +120,7 @@ TEST_F(PagedAttentionBits, AreTheSameAloneAndInABatchOf16) {
   ExpectBitsOfEachAlone(steps, outputs);
 }
 
-TEST_F(PagedAttentionBits, AreTheSameWithAndWithoutCascade) {
+TEST_P(PagedAttentionBits, AreTheSameWithAndWithoutCascade) {
   const WorldSequence base = Prefilled(kTokens, 1);
   std::deque<WorldSequence> forks;
   std::vector<Step> steps;
@@ -138,7 +142,7 @@ TEST_F(PagedAttentionBits, AreTheSameWithAndWithoutCascade) {
   ExpectBitsOfEachAlone(steps, expected);
 }
 
-TEST_F(PagedAttentionBits, AreTheSameOnSharedAndPrivatePages) {
+TEST_P(PagedAttentionBits, AreTheSameOnSharedAndPrivatePages) {
   const WorldSequence base = Prefilled(512, 1);
   WorldSequence shared = world_.Fork(base, 512, 530, 5000);
   WorldSequence own = shared;
@@ -156,7 +160,7 @@ TEST_F(PagedAttentionBits, AreTheSameOnSharedAndPrivatePages) {
   for (size_t i = 0; i < alone.size(); i++) ExpectSameBits(Row(a, 2 * i + 1), Row(b, i));
 }
 
-TEST_F(PagedAttentionBits, AreTheSameOnADifferenceBlockAndAFullPage) {
+TEST_P(PagedAttentionBits, AreTheSameOnADifferenceBlockAndAFullPage) {
   const WorldSequence base = Prefilled(300, 1);
   for (bool per_layer : {false, true}) {
     for (uint32_t kept : {0u, 1u, 13u, 31u}) {
@@ -183,7 +187,7 @@ TEST_F(PagedAttentionBits, AreTheSameOnADifferenceBlockAndAFullPage) {
   }
 }
 
-TEST_F(PagedAttentionBits, DoNotDependOnHowSpansAreCut) {
+TEST_P(PagedAttentionBits, DoNotDependOnHowSpansAreCut) {
   const WorldSequence whole = Prefilled(kTokens, 1);
   WorldSequence cut = whole;
   cut.table.spans = {{0, 0, 5, 0, 0},
@@ -200,7 +204,7 @@ TEST_F(PagedAttentionBits, DoNotDependOnHowSpansAreCut) {
   ExpectSameBits(world_.Run(*attention, a), world_.Run(*attention, b));
 }
 
-TEST_F(PagedAttentionBits, OfShiftedSpansAreTheSameAloneAndInABatch) {
+TEST_P(PagedAttentionBits, OfShiftedSpansAreTheSameAloneAndInABatch) {
   const WorldSequence donor = Prefilled(400, 1);
   std::deque<WorldSequence> sequences;
   std::vector<Step> steps;
@@ -226,7 +230,7 @@ TEST_F(PagedAttentionBits, OfShiftedSpansAreTheSameAloneAndInABatch) {
   ExpectBitsOfEachAlone(steps, outputs);
 }
 
-TEST_F(PagedAttentionBits, OfARowSurviveAnyChangeOfLaterRows) {
+TEST_P(PagedAttentionBits, OfARowSurviveAnyChangeOfLaterRows) {
   const WorldSequence sequence = world_.NewSequence(kTokens, 1);
   const auto attention = world_.Attention();
   const Outputs before = world_.Prefill(*attention, sequence, 0, kTokens, kTokens);
@@ -239,7 +243,7 @@ TEST_F(PagedAttentionBits, OfARowSurviveAnyChangeOfLaterRows) {
   }
 }
 
-TEST_F(PagedAttentionBits, DoNotDependOnTheOrderOfRows) {
+TEST_P(PagedAttentionBits, DoNotDependOnTheOrderOfRows) {
   const WorldSequence sequence = Prefilled(kTokens, 1);
   std::vector<Step> steps;
   for (uint32_t p = 0; p < kTokens; p += 17) steps.push_back({&sequence, p});
@@ -252,11 +256,14 @@ TEST_F(PagedAttentionBits, DoNotDependOnTheOrderOfRows) {
 }
 
 // Stronger than promised (the numeric path is part of every block's key), but true of attention.
-TEST_F(PagedAttentionBits, AreTheSameOnAvx2AndAvx512) {
+TEST_P(PagedAttentionBits, AreTheSameOnAvx2AndAvx512) {
   if (!IsaAvailable(Isa::kAvx2) || !IsaAvailable(Isa::kAvx512)) GTEST_SKIP() << "one of them only";
   for (uint32_t head_dim : {64u, 72u, 128u}) {
     for (uint32_t block : {8u, 32u}) {
-      AttentionWorld world(SmallShape(head_dim, block));
+      WorldShape shape = world_.shape();
+      shape.kv.head_dim = head_dim;
+      shape.kv.tokens_per_block = block;
+      AttentionWorld world(shape);
       AttentionTuning avx2, avx512;
       avx2.isa = Isa::kAvx2;
       avx512.isa = Isa::kAvx512;
@@ -271,6 +278,14 @@ TEST_F(PagedAttentionBits, AreTheSameOnAvx2AndAvx512) {
     }
   }
 }
+
+const Kind kKinds[] = {
+    {"Plain", SmallShape()},
+    {"Windowed", WindowedShape(100, 0, 0)},
+    {"WindowedAndCapped", WindowedShape(256, 321, 5)},
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, PagedAttentionBits, testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace kvlink::kernel

@@ -67,6 +67,33 @@ TEST(PagedAttention, EveryShapeMatchesTheFormula) {
   }
 }
 
+TEST(PagedAttention, WindowsAndCapsOfEachLayerMatchTheFormula) {
+  for (uint32_t window : {1u, 15u, 100u, 256u, 300u, 5000u}) {
+    SCOPED_TRACE("window " + std::to_string(window));
+    AttentionWorld world(WindowedShape(window, window / 2, window % 2 == 0 ? 3.0f : 0.0f));
+    const WorldSequence sequence = world.NewSequence(620, 1000);
+    const auto attention = world.Attention();
+    world.Prefill(*attention, sequence, 0, 500, 125);
+    Outputs outputs = world.Run(*attention, Steps(sequence, 500, 620), 3), some(2);
+    std::vector<Step> asked;
+    for (uint32_t i = 0; i < 120; i += 17) {
+      asked.push_back({&sequence, 500 + i});
+      for (size_t layer = 0; layer < 2; layer++) some[layer].push_back(outputs[layer][i]);
+    }
+    ExpectFormula(world, asked, some);
+  }
+}
+
+TEST(PagedAttention, RowsBeforeAWindowAreNotRead) {
+  AttentionWorld world(WindowedShape(100, 90, 0));
+  const WorldSequence sequence = world.NewSequence(700, 1);
+  const auto attention = world.Attention();
+  // Positions 0 to 399 stay NaN.
+  world.Prefill(*attention, sequence, 400, 500, 100);
+  const std::vector<Step> steps = Steps(sequence, 500, 530);
+  ExpectFormula(world, steps, world.Run(*attention, steps, 2));
+}
+
 // Donors are computed, then a sequence is laid together from runs of their rows at any place and
 // with any shift, from difference blocks and from rows of its own, and a few rows are asked for.
 class RandomTables {
@@ -143,6 +170,10 @@ TEST(PagedAttention, RandomTablesWithSharingShiftsAndDifferencesMatchTheFormula)
                                   std::array{1u, 3u, 4u, 8u}[seed % 4]);
     shape.rope.neox = seed % 2 == 0;
     shape.rope.num_rot = seed % 3 == 0 ? 32 : shape.kv.head_dim;
+    const LayerParams first = {shape.scale(), shape.rope, seed % 5 == 0 ? 70u : 0u, 0};
+    shape.layers = {first, first};
+    shape.layers[1].window = seed % 2 == 0 ? 0 : 40 * seed;
+    shape.layers[1].softcap = seed % 4 == 0 ? 4 : 0;
     AttentionWorld world(shape);
     RandomTables random(&world, seed);
     std::deque<WorldSequence> sequences(3);
@@ -320,17 +351,23 @@ TEST(PagedAttention, CreateRefusesShapesThatItCannotServe) {
   bad.num_heads = 7;
   EXPECT_THAT(CreateError(bad), HasSubstr("num_heads = 7"));
   bad = good;
-  bad.rope.num_rot = 66;
+  bad.layers[0].rope.num_rot = 66;
   EXPECT_THAT(CreateError(bad), HasSubstr("not 66"));
   bad = good;
-  bad.rope.freq_factors.resize(5);
+  bad.layers[0].rope.freq_factors.resize(5);
   EXPECT_THAT(CreateError(bad), HasSubstr("5 freq_factors"));
   bad = good;
-  bad.rope.ext_factor = 1;
+  bad.layers[0].rope.ext_factor = 1;
   EXPECT_THAT(CreateError(bad), HasSubstr("orig_context"));
   bad = good;
-  bad.scale = 0;
+  bad.layers[0].scale = 0;
   EXPECT_THAT(CreateError(bad), HasSubstr("scale"));
+  bad = good;
+  bad.layers[0].softcap = -1;
+  EXPECT_THAT(CreateError(bad), HasSubstr("softcap must be 0 or positive, not -1"));
+  bad = good;
+  bad.layers.resize(3, bad.layers[0]);
+  EXPECT_THAT(CreateError(bad), HasSubstr("parameters of 3 layers for 2"));
   bad = good;
   bad.shape.type = KvType::kQ8_0;
   EXPECT_EQ(PagedAttention::Create(bad).status().code(), StatusCode::kUnimplemented);

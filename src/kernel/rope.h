@@ -21,6 +21,8 @@ struct RopeParams {
   float beta_fast = 32.0f, beta_slow = 1.0f;
   uint32_t orig_context = 0;
   std::vector<float> freq_factors;  // llama3 scaling; [num_rot / 2] or empty
+
+  bool operator==(const RopeParams&) const = default;
 };
 
 // cos/sin pairs for one position: [num_rot / 2][2]. `magnitude` false leaves YaRN's attention

@@ -116,22 +116,38 @@ HWY_INLINE float SumOf16(const F32Vec<F32Tag>* sums) {
   return hn::GetLane(hn::Add(pairs, hn::Shuffle2301(pairs)));
 }
 
-void Softmax(float* HWY_RESTRICT scores, uint32_t num_tokens, uint32_t zero_until, float* m,
-             float* l) {
+// tanh(x) = (1 - t) / (1 + t) with t = e^-2x = 2^-y, for y >= 0, and odd.
+void Softcap(float* HWY_RESTRICT scores, uint32_t begin, uint32_t end, float cap) {
   const F32Tag d;
-  const uint32_t full = num_tokens / kSumLanes * kSumLanes;
-  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const auto one = hn::Set(d, 1.0f), vcap = hn::Set(d, cap);
+  for (uint32_t t = begin; t < end; t += kLanes) {
+    const auto y = hn::LoadU(d, scores + t);
+    const auto power = Exp2(d, hn::Neg(hn::Abs(y)));
+    const auto tanh = hn::Div(hn::Sub(one, power), hn::Add(one, power));
+    hn::StoreU(hn::Mul(vcap, hn::CopySign(tanh, y)), d, scores + t);
+  }
+}
+
+// Lane t % 16 of the sums takes position t of the chunk, whatever the range.
+void Softmax(float* HWY_RESTRICT scores, uint32_t begin, uint32_t end, uint32_t zero_from,
+             uint32_t zero_until, float* m, float* l) {
+  const F32Tag d;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const uint32_t first = begin / kSumLanes * kSumLanes, full = end / kSumLanes * kSumLanes;
+  if (first < begin) std::fill(scores + first, scores + begin, -infinity);  // weight 0
+  const auto lowest = hn::Set(d, -infinity);
   F32Vec<F32Tag> largest = lowest;
-  for (uint32_t t = 0; t < full; t += kLanes) largest = hn::Max(largest, hn::LoadU(d, scores + t));
-  for (uint32_t t = full; t < num_tokens; t += kLanes) {
-    const auto valid = hn::FirstN(d, num_tokens - t);
+  uint32_t t = first;
+  for (; t < full; t += kLanes) largest = hn::Max(largest, hn::LoadU(d, scores + t));
+  for (; t < end; t += kLanes) {
+    const auto valid = hn::FirstN(d, end - t);
     largest = hn::Max(largest, hn::IfThenElse(valid, hn::LoadU(d, scores + t), lowest));
   }
   const auto max = hn::MaxOfLanes(d, largest);
 
   F32Vec<F32Tag> sums[kSumVectors];
   for (auto& sum : sums) sum = hn::Zero(d);
-  for (uint32_t t = 0; t < full; t += kSumLanes) {
+  for (t = first; t < full; t += kSumLanes) {
     HWY_UNROLL(4)
     for (int i = 0; i < kSumVectors; i++) {
       float* s = scores + t + i * kLanes;
@@ -140,21 +156,20 @@ void Softmax(float* HWY_RESTRICT scores, uint32_t num_tokens, uint32_t zero_unti
       sums[i] = hn::Add(sums[i], weight);
     }
   }
-  if (full < num_tokens) {
+  if (full < end) {
     HWY_UNROLL(4)
     for (int i = 0; i < kSumVectors; i++) {
-      const uint32_t t = full + static_cast<uint32_t>(i * kLanes);
-      float* s = scores + t;
-      const auto valid = hn::FirstN(d, num_tokens > t ? num_tokens - t : 0);
+      const uint32_t at = full + static_cast<uint32_t>(i * kLanes);
+      float* s = scores + at;
+      const auto valid = hn::FirstN(d, end > at ? end - at : 0);
       const auto weight = hn::IfThenElseZero(valid, Exp2(d, hn::Sub(hn::LoadU(d, s), max)));
       hn::StoreU(weight, d, s);
       sums[i] = hn::Add(sums[i], weight);
     }
   }
-  for (uint32_t t = (num_tokens + kSumLanes - 1) / kSumLanes * kSumLanes; t < zero_until;
-       t += kLanes) {
+  if (zero_from < first) std::fill(scores + zero_from, scores + first, 0.0f);
+  for (t = (end + kSumLanes - 1) / kSumLanes * kSumLanes; t < zero_until; t += kLanes)
     hn::StoreU(hn::Zero(d), d, scores + t);
-  }
   *m = hn::GetLane(max);
   *l = SumOf16(sums);
 }
@@ -328,6 +343,7 @@ const TileKernels& Table() {
     kScoreRows,
     kValueRows,
     &Score,
+    &Softcap,
     &Softmax,
     &Weigh,
     &Fold,

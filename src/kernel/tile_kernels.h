@@ -53,9 +53,13 @@ struct TileKernels {
   void (*score)(const float* q, uint32_t rows, uint32_t dims, const uint16_t* k, uint32_t k_stride,
                 uint32_t num_tokens, Prefetch prefetch, float* scores);
 
-  // One row: m = max s_t over t in [0, num_tokens), num_tokens > 0; scores become 2^(s_t - m), and
-  // 0 in [num_tokens, zero_until); l their sum.
-  void (*softmax)(float* scores, uint32_t num_tokens, uint32_t zero_until, float* m, float* l);
+  // s_t = cap * tanh(s_t / 2 * ln 2) for t in [begin, end).
+  void (*softcap)(float* scores, uint32_t begin, uint32_t end, float cap);
+
+  // One row: m = max s_t over t in [begin, end), begin < end; scores become 2^(s_t - m), and 0 in
+  // [zero_from, begin) and [end, zero_until); l their sum. Scores before and after are scratch.
+  void (*softmax)(float* scores, uint32_t begin, uint32_t end, uint32_t zero_from,
+                  uint32_t zero_until, float* m, float* l);
 
   // records[r * record_stride + d] = sum_t weights[r * kScoreStride + t] * V[t][d], t ascending
   // over the runs until num_tokens. 0 < rows <= max_value_rows.

@@ -39,8 +39,7 @@ Result<std::unique_ptr<GraphRunner>> GraphRunner::Create(const Network& network,
   kernel::AttentionParams params;
   params.shape = shape;
   params.num_heads = network.dimensions().num_heads;
-  params.scale = network.attention_scale();
-  params.rope = network.rope();
+  params.layers = {{.scale = network.attention_scale(), .rope = network.rope()}};
   params.max_threads = num_threads;
   auto attention = kernel::PagedAttention::Create(params);
   if (!attention.ok()) return attention.status();
