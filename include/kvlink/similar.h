@@ -1,0 +1,169 @@
+// Similar reuse: the words in which match, verify, link and an engine speak about rows that are
+// taken from a similar prompt, not an equal one.
+//
+//   new prompt   [ exact prefix ][ edited ][ span 1: rows of the donor ][ edited ][ span 2 ][tail]
+//   donor        [ other start  ............ rows, shifted by s1 .............. rows, shift s2   ]
+//
+// A lookup finds a donor and the spans, the forward check judges them before anything runs, Select
+// says which rows are computed all the same, the engine gathers Evidence on the way, and Judge says
+// whether the result may leave. What was computed on a donor's rows is approximate: it never serves
+// an exact request and never becomes a donor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvlink/kv_shape.h"
+
+namespace kvlink {
+
+// Rows [position, position + num_rows) of the new prompt have the tokens of the donor's rows
+// [donor_position, ...). Spans are ascending in both and do not overlap.
+struct ReuseSpan {
+  uint32_t position = 0;
+  uint32_t donor_position = 0;
+  uint32_t num_rows = 0;
+  // By how much the rows moved: their K is rotated for position - shift().
+  int32_t shift() const {
+    return static_cast<int32_t>(position) - static_cast<int32_t>(donor_position);
+  }
+  uint32_t end() const { return position + num_rows; }
+  uint32_t donor_end() const { return donor_position + num_rows; }
+  bool operator==(const ReuseSpan&) const = default;
+};
+
+// What a model's attention is made of. Similar reuse needs scores that depend on the difference of
+// positions alone, and every earlier row in view.
+struct AttentionTraits {
+  bool causal = true;
+  bool rotary = true;
+  bool linear_angles = true;    // plain, linear, llama3 and YaRN scaling; not dynamic NTK, whose
+                                // angles change with the length
+  bool several_axes = false;    // M-RoPE
+  uint32_t sliding_window = 0;  // 0: none
+  bool recurrent = false;
+};
+
+// Why a prompt got no similar rows, or why they were given up. Every request that asked for similar
+// reuse ends with one of these (kNone: accepted).
+enum class SimilarReason : uint8_t {
+  kNone,
+  kPolicy,         // off for the server, the tenant or the request
+  kUncalibrated,   // no calibration of the model passed
+  kAttention,      // the model's attention does not permit it
+  kNothingToGain,  // the exact hit leaves too few rows
+  kNoDonor,
+  kTooDifferent,   // no alignment within the bound on its cost
+  kFewRows,        // too few rows would be reused
+  kMaskMismatch,   // forward check: the rows saw too different contexts
+  kTooMuchWork,    // forward check: nearly as many rows as a full prefill
+  kClusterClosed,  // requests of this kind failed too often
+  kBudget,         // failed attempts have used up their share of compute
+  kDonorGone,      // evicted between lookup and begin
+  kGarbled,        // backward check: not finite, or far less likely or certain than it should be
+  kBlastRadius,    // backward check: what later tokens attend to has changed
+  kDiverged,       // backward check: more recomputation changed the answer
+  kStale,          // backward check: the donor's answer although its grounds have changed
+  kScore,          // backward check: the calibrated score
+  kTimeout,        // the check took too long
+  kCount,
+};
+const char* SimilarReasonName(SimilarReason reason);
+
+// The most likely tokens of a distribution with the logarithm of the sum over *all* exponentials:
+// p(token) = exp(logit - log_sum). The rest of the mass is known, its tokens are not.
+struct TopLogits {
+  struct Entry {
+    TokenId token = 0;
+    float logit = 0;
+  };
+  std::vector<Entry> entries;  // by falling logit
+  double log_sum = 0;
+};
+
+// Which rows behind the exact prefix run, and from where. A row's re-entry layer d: below d it has
+// the donor's K and V; at d it restarts from the donor's residual stream; 0 runs it from its token,
+// num_layers takes it over whole.
+struct Selection {
+  struct Range {
+    uint32_t position = 0;
+    uint32_t num_rows = 0;
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> computed;             // rows of d = 0: ascending, disjoint, never touching
+  uint32_t reentry_layer = 0;              // d of all other rows of the spans
+  uint32_t full_layers = 0;                // leading layers that run for every row, whatever its d
+  std::vector<uint32_t> refreshed_layers;  // layers that run for every row from a checkpoint
+  uint32_t num_computed = 0;               // rows of `computed`
+  // Of (layer, row) behind the exact prefix: what runs, and what is written over the donor's rows.
+  double compute_share = 0;
+  double modified_share = 0;
+};
+
+// What an engine measured while it ran the selected rows; the input of the backward check.
+struct Evidence {
+  bool finite = true;       // all logits that were looked at
+  double nll_increase = 0;  // mean over the aligned tail of (NLL now - NLL of the donor)
+  double entropy = 0, donor_entropy = 0;  // nats, of the first token's distribution
+  double blast_radius = 0;                // verify::BlastRadius
+  double mask_similarity = 1;             // of the forward check
+  TopLogits first;                        // the first token's distribution
+  std::optional<TopLogits> donor;         // the donor's; a signal, never the reference
+  std::optional<TopLogits> before;        // the distribution before the selection was enlarged
+};
+
+struct Verdict {
+  enum class Action : uint8_t { kAccept, kEnlarge, kFallBack };
+  Action action = Action::kFallBack;
+  SimilarReason reason = SimilarReason::kNone;  // of the action; kNone when accepted
+  double score = 0;                             // 0 (certain) to 1
+};
+
+inline const char* SimilarReasonName(SimilarReason reason) {
+  switch (reason) {
+    case SimilarReason::kNone:
+      return "none";
+    case SimilarReason::kPolicy:
+      return "policy";
+    case SimilarReason::kUncalibrated:
+      return "uncalibrated";
+    case SimilarReason::kAttention:
+      return "attention";
+    case SimilarReason::kNothingToGain:
+      return "nothing_to_gain";
+    case SimilarReason::kNoDonor:
+      return "no_donor";
+    case SimilarReason::kTooDifferent:
+      return "too_different";
+    case SimilarReason::kFewRows:
+      return "few_rows";
+    case SimilarReason::kMaskMismatch:
+      return "mask_mismatch";
+    case SimilarReason::kTooMuchWork:
+      return "too_much_work";
+    case SimilarReason::kClusterClosed:
+      return "cluster_closed";
+    case SimilarReason::kBudget:
+      return "budget";
+    case SimilarReason::kDonorGone:
+      return "donor_gone";
+    case SimilarReason::kGarbled:
+      return "garbled";
+    case SimilarReason::kBlastRadius:
+      return "blast_radius";
+    case SimilarReason::kDiverged:
+      return "diverged";
+    case SimilarReason::kStale:
+      return "stale";
+    case SimilarReason::kScore:
+      return "score";
+    case SimilarReason::kTimeout:
+      return "timeout";
+    case SimilarReason::kCount:
+      break;
+  }
+  return "unknown";
+}
+
+}  // namespace kvlink
