@@ -34,6 +34,14 @@ int64_t TargetsAbove(Isa isa) {
   return 0;
 }
 
+// Highway's SupportedTargets leaves its process-wide choice at the best of the processor, with
+// nothing disabled, and says that its caller will set it right.
+int64_t SupportedTargets() {
+  const int64_t targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(targets);
+  return targets;
+}
+
 }  // namespace
 
 const char* IsaName(Isa isa) {
@@ -72,7 +80,7 @@ Isa CurrentIsa() {
 bool IsaAvailable(Isa isa) {
   if (isa == Isa::kBaseline) return true;
   for (const auto& [known, target] : kTargets) {
-    if (known == isa) return (hwy::SupportedTargets() & HWY_TARGETS & target) != 0;
+    if (known == isa) return (SupportedTargets() & HWY_TARGETS & target) != 0;
   }
   return false;
 }

@@ -385,6 +385,18 @@ HWY_ATTR void MultiplyPanels(const PackedMatrix& w, const std::byte* x, uint32_t
   }
 }
 
+inline Isa TargetIsa() {
+#if HWY_TARGET <= HWY_AVX3
+  return Isa::kAvx512;
+#elif HWY_TARGET == HWY_AVX2
+  return Isa::kAvx2;
+#elif HWY_TARGET == HWY_NEON
+  return Isa::kNeon;
+#else
+  return Isa::kBaseline;
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kvlink::kernel
 #if HWY_TARGET == HWY_AVX3_DL

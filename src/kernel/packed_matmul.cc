@@ -134,6 +134,9 @@ HWY_EXPORT(QuantizeRows);
 HWY_EXPORT(RmsNormQuantizeRows);
 HWY_EXPORT(SwiGluQuantizeRows);
 HWY_EXPORT(MultiplyPanels);
+HWY_EXPORT(TargetIsa);
+
+Isa MultiplyIsa() { return HWY_DYNAMIC_DISPATCH(TargetIsa)(); }
 
 void Quantize(const float* x, size_t x_stride, uint32_t inputs, std::byte* out, uint32_t begin,
               uint32_t end) {

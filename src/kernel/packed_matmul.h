@@ -23,6 +23,7 @@
 #include <memory>
 #include <span>
 
+#include "kernel/isa.h"
 #include "kvlink/status.h"
 
 namespace kvlink::kernel {
@@ -84,5 +85,8 @@ void SwiGluQuantize(const float* x, size_t x_stride, uint32_t inputs, std::byte*
 void Multiply(const PackedMatrix& w, const std::byte* x, uint32_t num, float* y, size_t y_stride,
               const float* residual, size_t residual_stride, uint32_t panel_begin,
               uint32_t panel_end);
+
+// The instruction set that Multiply takes in this process: CurrentIsa().
+Isa MultiplyIsa();
 
 }  // namespace kvlink::kernel

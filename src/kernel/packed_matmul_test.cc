@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -211,6 +213,17 @@ TEST(SwiGluQuantize, EqualsTheFormulaOverTheWholeRange) {
   for (uint32_t i = 0; i < kInputs; i++) {
     const double want = x[i] / (1 + std::exp(-double{x[i]})) * x[kInputs + i];
     EXPECT_NEAR(ints[i] * scale[i / 32], want, scale[i / 32] * 0.501f + 1e-4) << x[i];
+  }
+}
+
+// ctest runs this with KVLINK_ISA=avx2 too.
+TEST(MultiplyIsa, IsTheOneThatTheEnvironmentAllows) {
+  ASSERT_TRUE(ApplyIsaEnvironment().ok());
+  const char* wanted = std::getenv("KVLINK_ISA");
+  const Isa current = CurrentIsa();
+  EXPECT_EQ(MultiplyIsa(), current);
+  if (wanted != nullptr && std::string(wanted) == "avx2" && IsaAvailable(Isa::kAvx2)) {
+    EXPECT_EQ(current, Isa::kAvx2);
   }
 }
 
