@@ -33,6 +33,7 @@ using nlohmann::ordered_json;
 
 struct BenchFlags {
   std::string model, workload, json, kv_memory, url, model_name, api_key, synthetic;
+  std::string endpoint = "chat";
   std::vector<std::string> modes = {"off", "exact"};
   uint32_t concurrency = 10, ctx = 0, chunk = 512, rounds = 7, decode_tokens = 64;
   size_t limit = 0;
@@ -73,6 +74,9 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
       ->type_name("URL");
   app.add_option("--model-name", flags.model_name, "With --url: default is the server's first");
   app.add_option("--api-key", flags.api_key, "With --url: sent as a bearer token");
+  app.add_option("--endpoint", flags.endpoint, "With --url: chat, or completions")
+      ->check(CLI::IsMember({"chat", "completions"}))
+      ->capture_default_str();
   app.add_option("--timeout", flags.timeout_s, "With --url: seconds a request may take")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
@@ -156,13 +160,15 @@ int Finish(const BenchFlags& flags, const std::string& model, const ordered_json
 int RunUrl(const BenchFlags& flags, const Workload& workload) {
   const auto url = ParseUrl(flags.url);
   if (!url.ok()) return Fail(url.status());
-  auto target = HttpTarget::Create(
-      {*url, flags.model_name, flags.api_key, flags.ignore_eos, flags.timeout_s});
+  auto target =
+      HttpTarget::Create({*url, flags.model_name, flags.api_key, flags.ignore_eos, flags.timeout_s,
+                          flags.endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions});
   if (!target.ok()) return Fail(target.status());
   const WorkloadRun run = RunWithProgress(flags, workload, "url", **target);
   PrintErrors("url", run);
   ModeFigures figures = Summarise("url", run);
   figures.deadline_missed = CountLate(run, flags.timeout_s);
+  if (run.wall_s > 0) figures.client_cpu_share = run.cpu_s / run.wall_s;
   return Finish(flags, (*target)->model(), MachineJson(0), {figures}, std::nullopt);
 }
 

@@ -1,29 +1,28 @@
 // A benchmark target behind a URL: any OpenAI-compatible server, streamed so that TTFT and ITL are
 // seen.
 //
-// Tokens are counted from the usage in the last chunk (`stream_options.include_usage`); servers
-// that send none are counted by chunks. Cached tokens come from
-// usage.prompt_tokens_details.cached_tokens or usage.cached_tokens, 0 without either. Plain HTTP
-// only. Blocking; a connection a request.
+// Generated tokens are the usage of the last chunk (`stream_options.include_usage`) or the pieces
+// of text that came, whichever is more, so that every server is counted alike. Cached tokens come
+// from usage.prompt_tokens_details.cached_tokens or usage.cached_tokens, 0 without either.
+// Blocking.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "cli/bench_exchange.h"
 #include "cli/bench_run.h"
 
 namespace kvlink::cli {
 
-struct Url {
-  std::string host;
-  uint16_t port = 80;
-  std::string path;  // before "/v1/...": "" or "/prefix"
+enum class Endpoint : uint8_t {
+  kChat,         // /v1/chat/completions
+  kCompletions,  // /v1/completions: the prompt is the contents of the messages, a line break after
+                 // each
 };
-
-// "http://host[:port][/prefix]", with or without "/v1" at the end. kInvalidArgument with the text
-// seen.
-Result<Url> ParseUrl(std::string_view text);
 
 struct HttpTargetOptions {
   Url url;
@@ -31,6 +30,7 @@ struct HttpTargetOptions {
   std::string api_key;  // empty: none
   bool ignore_eos = false;
   double timeout_s = 600;
+  Endpoint endpoint = Endpoint::kChat;
 };
 
 class HttpTarget : public BenchTarget {

@@ -102,6 +102,7 @@ TEST(HttpTarget, AStreamGivesTextTimesAndUsage) {
       "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel\"}}]}\n\n";
   const std::string chunk2 =
       "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"lo\"}}]}\n\n"
+      "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
       "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":2,"
       "\"prompt_tokens_details\":{\"cached_tokens\":16}}}\n\ndata: [DONE]\n\n";
   char size1[16], size2[16];
@@ -141,6 +142,63 @@ TEST(HttpTarget, SampledTurnsSendTheirNumberAndSeed) {
   EXPECT_THAT(server.asked()[0], HasSubstr("\"seed\":5"));
   EXPECT_THAT(server.asked()[0], HasSubstr("\"temperature\":0.8"));
   EXPECT_THAT(server.asked()[0], HasSubstr("\"ignore_eos\":true"));
+}
+
+std::string Stream(const std::vector<std::string>& events) {
+  std::string body;
+  for (const std::string& event : events) body += "data: " + event + "\n\n";
+  return Plain("200 OK", body + "data: [DONE]\n\n");
+}
+
+TEST(HttpTarget, ACompletionStreamsItsTextAndSendsThePromptAsText) {
+  CannedServer server(
+      {Stream({R"({"choices":[{"index":0,"text":"a"}]})",
+               R"({"choices":[{"index":0,"text":"b","finish_reason":"length"}]})"})});
+  HttpTargetOptions options;
+  options.url = server.url();
+  options.model = "m";
+  options.endpoint = Endpoint::kCompletions;
+  const TurnOutcome outcome = (*HttpTarget::Create(options))->Answer(Ask());
+  EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(outcome.answer, "ab");
+  EXPECT_THAT(server.asked()[0], HasSubstr("POST /v1/completions "));
+  EXPECT_THAT(server.asked()[0], HasSubstr(R"("prompt":"hi\n")"));
+}
+
+TEST(HttpTarget, TokensAreTheUsageOrThePiecesWhicheverIsMore) {
+  const std::string branches = R"({"choices":[{"index":0,"text":"a","finish_reason":"length"},)"
+                               R"({"index":1,"text":"b","finish_reason":"length"}]})";
+  const std::string few = R"({"choices":[],"usage":{"completion_tokens":1}})";
+  const std::string many = R"({"choices":[],"usage":{"completion_tokens":9}})";
+  CannedServer server({Stream({branches, few}), Stream({branches, many}), Stream({branches})});
+  HttpTargetOptions options;
+  options.url = server.url();
+  options.model = "m";
+  auto created = HttpTarget::Create(options);
+  ASSERT_TRUE(created.ok());
+  HttpTarget& target = **created;
+  EXPECT_EQ(target.Answer(Ask(2)).generated_tokens, 2u);
+  EXPECT_EQ(target.Answer(Ask(2)).generated_tokens, 9u);
+  EXPECT_EQ(target.Answer(Ask(2)).generated_tokens, 2u);
+}
+
+TEST(HttpTarget, ABranchThatNeverEndsIsAnError) {
+  CannedServer server({Stream({R"({"choices":[{"index":0,"text":"a","finish_reason":"stop"}]})"})});
+  HttpTargetOptions options;
+  options.url = server.url();
+  options.model = "m";
+  EXPECT_EQ((*HttpTarget::Create(options))->Answer(Ask(4)).error,
+            "1 of 4 branches were answered to their end");
+}
+
+TEST(HttpTarget, ASilentServerIsGivenUpAtTheTimeout) {
+  boost::asio::io_context context;
+  tcp::acceptor silent(context, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
+  HttpTargetOptions options;
+  options.url = {"127.0.0.1", silent.local_endpoint().port(), ""};
+  options.model = "m";
+  options.timeout_s = 0.05;
+  EXPECT_THAT((*HttpTarget::Create(options))->Answer(Ask()).error, HasSubstr("no answer in time"));
 }
 
 TEST(HttpTarget, AnErrorAnswerIsReportedInItsOwnWords) {

@@ -48,6 +48,7 @@ ordered_json ModeJson(const ModeFigures& figures) {
                        {"latency_p95", figures.latency_p95},
                        {"deadline_missed", figures.deadline_missed},
                        {"hit_rate", figures.hit_rate}};
+  if (figures.client_cpu_share) json["client_cpu_share"] = *figures.client_cpu_share;
   if (figures.engine) {
     json["peak_kv_bytes"] = figures.engine->peak_kv_bytes;
     json["running_at_peak"] = figures.engine->running_at_peak;
@@ -109,6 +110,7 @@ std::vector<TableRow> TableRows() {
           {"latency mean", plain(&F::latency_mean), seconds},
           {"latency p50", plain(&F::latency_p50), seconds},
           {"latency p95", plain(&F::latency_p95), seconds},
+          {"client's CPU share", [](const F& f) { return f.client_cpu_share; }, percent},
           {"peak KV in use", engine(&E::peak_kv_bytes), bytes},
           {"running at peak", engine(&E::running_at_peak), count},
           {"cached KV", engine(&E::cached_bytes), bytes},

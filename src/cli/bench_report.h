@@ -29,6 +29,7 @@ struct ModeFigures {
   double itl_p50 = 0, itl_p95 = 0;
   double latency_mean = 0, latency_p50 = 0, latency_p95 = 0;
   double hit_rate = 0;
+  std::optional<double> client_cpu_share;  // with a server: CPU time of this process / wall time
   std::optional<EngineFigures> engine;
 };
 

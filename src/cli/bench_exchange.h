@@ -1,0 +1,39 @@
+// One HTTP exchange of the load client: connect, write, read the answer as it comes.
+//
+// Blocking sockets: a piece of a stream costs one system call and one wake-up, so that the client
+// takes little of the machine that it measures. The answer's framing (chunked, by length, to the
+// end) is Beast's parser's. Plain HTTP, a connection a request. Threads: an Exchange is one
+// thread's.
+#pragma once
+
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "kvlink/status.h"
+
+namespace kvlink::cli {
+
+struct Url {
+  std::string host;
+  uint16_t port = 80;
+  std::string path;  // before "/v1/...": "" or "/prefix"
+};
+
+// "http://host[:port][/prefix]", with or without "/v1" at the end. kInvalidArgument with the text
+// seen.
+Result<Url> ParseUrl(std::string_view text);
+
+// Sends the request to the host of `url` and calls `on_body` with each piece of the body as it
+// comes. Answers the HTTP status. kUnavailable: nobody there, a broken answer;
+// kDeadlineExceeded: not done after `timeout` (noticed within a second).
+Result<int> SendRequest(const Url& url,
+                        const boost::beast::http::request<boost::beast::http::string_body>& request,
+                        std::chrono::milliseconds timeout,
+                        const std::function<void(std::string_view)>& on_body);
+
+}  // namespace kvlink::cli
