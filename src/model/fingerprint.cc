@@ -28,8 +28,7 @@ std::string Hex(const base::BlockKey& key) {
 
 std::string Bits(float value) { return std::to_string(std::bit_cast<uint32_t>(value)); }
 
-std::string RopeSettings(const kernel::RopeParams& rope) {
-  base::KeyBuilder key;
+void AddRope(const kernel::RopeParams& rope, base::KeyBuilder& key) {
   key.AddNumber("neox", rope.neox)
       .AddNumber("num_rot", rope.num_rot)
       .AddNumber("orig_context", rope.orig_context);
@@ -37,6 +36,16 @@ std::string RopeSettings(const kernel::RopeParams& rope) {
   key.Add("ext_factor", Bits(rope.ext_factor)).Add("attn_factor", Bits(rope.attn_factor));
   key.Add("beta_fast", Bits(rope.beta_fast)).Add("beta_slow", Bits(rope.beta_slow));
   for (const float factor : rope.freq_factors) key.Add("freq_factor", Bits(factor));
+}
+
+// Of every layer: what attention computes changes the K and V of the layers above.
+std::string AttentionSettings(const std::vector<kernel::LayerParams>& layers) {
+  base::KeyBuilder key;
+  for (const kernel::LayerParams& layer : layers) {
+    key.Add("scale", Bits(layer.scale)).Add("softcap", Bits(layer.softcap));
+    key.AddNumber("window", layer.window);
+    AddRope(layer.rope, key);
+  }
   return std::move(key).bytes();
 }
 
@@ -77,8 +86,7 @@ std::string Fingerprint(const std::string& file_digest, const std::string& archi
   base::KeyBuilder key;
   key.Add("file", file_digest)
       .Add("architecture", architecture)
-      .Add("rope", RopeSettings(network.rope()));
-  key.Add("attention_scale", Bits(network.attention_scale()));
+      .Add("attention", AttentionSettings(network.attention()));
   key.AddNumber("layout", kLayoutVersion).AddNumber("tokens_per_block", shape.tokens_per_block);
   key.AddNumber("kv_type", static_cast<uint64_t>(shape.type));
   key.Add("kernels", kernel::NumericPath())

@@ -77,11 +77,18 @@ void GgufReader::Fail(StatusCode code, const std::string& message) {
   if (status_.ok()) status_ = Status(code, file_.path() + ": " + message);
 }
 
-bool GgufReader::Has(const std::string& key) const {
+void GgufReader::Refuse(StatusCode code, const std::string& key, const std::string& value,
+                        const std::string& words) {
+  Fail(code, "'" + FullKey(key) + "': " + value + " " + words);
+}
+
+bool GgufReader::Has(const std::string& key) {
+  asked_keys_.insert(key);
   return gguf_find_key(file_.keys(), FullKey(key).c_str()) >= 0;
 }
 
 std::optional<double> GgufReader::Number(const std::string& key, bool integer) {
+  asked_keys_.insert(key);
   const std::string full = FullKey(key);
   const int64_t id = gguf_find_key(file_.keys(), full.c_str());
   if (id < 0) {
@@ -144,6 +151,16 @@ float GgufReader::FloatOr(const std::string& key, float fallback, float min, flo
   return Has(key) ? Float(key, min, max) : fallback;
 }
 
+bool GgufReader::BoolOr(const std::string& key, bool fallback) {
+  if (!Has(key)) return fallback;
+  const int64_t id = gguf_find_key(file_.keys(), FullKey(key).c_str());
+  if (gguf_get_kv_type(file_.keys(), id) != GGUF_TYPE_BOOL) {
+    Fail(StatusCode::kDataLoss, "the key '" + FullKey(key) + "' is not a bool");
+    return fallback;
+  }
+  return gguf_get_val_bool(file_.keys(), id);
+}
+
 std::string GgufReader::TextOr(const std::string& key, const std::string& fallback) {
   if (!Has(key)) return fallback;
   const int64_t id = gguf_find_key(file_.keys(), FullKey(key).c_str());
@@ -154,31 +171,117 @@ std::string GgufReader::TextOr(const std::string& key, const std::string& fallba
   return gguf_get_val_str(file_.keys(), id);
 }
 
+std::vector<bool> GgufReader::LayerPattern(const std::string& key, uint32_t num_layers,
+                                           uint32_t fallback) {
+  const int64_t id = gguf_find_key(file_.keys(), FullKey(key).c_str());
+  std::vector<bool> layers(num_layers);
+  if (id < 0 || gguf_get_kv_type(file_.keys(), id) != GGUF_TYPE_ARRAY) {
+    const uint32_t group = UintOr(key, fallback, 0, 1u << 20);
+    for (uint32_t i = 0; i < num_layers; ++i) layers[i] = group == 0 || i % group + 1 < group;
+    return layers;
+  }
+  asked_keys_.insert(key);
+  const gguf_type type = gguf_get_arr_type(file_.keys(), id);
+  const size_t count = gguf_get_arr_n(file_.keys(), id);
+  const bool flags = type == GGUF_TYPE_BOOL;
+  if (count < num_layers || (!flags && !IsNumber(type, /*integer=*/true))) {
+    Refuse(StatusCode::kDataLoss, key, "an array of " + std::to_string(count),
+           "is not one flag for each of " + std::to_string(num_layers) + " layers");
+    return layers;
+  }
+  const void* data = gguf_get_arr_data(file_.keys(), id);
+  for (uint32_t i = 0; i < num_layers; ++i)
+    layers[i] = NumberAt(flags ? GGUF_TYPE_UINT8 : type, data, i) != 0;
+  return layers;
+}
+
+void GgufReader::RefuseIgnoredKeys() {
+  // With the one or two values that change nothing.
+  constexpr struct {
+    const char* key;
+    double neutral, neutral_too;
+  } kKeys[] = {
+      {"attention.sliding_window", 0, 0},
+      {"attention.scale", 0, 0},
+      {"attention.clamp_kqv", 0, 0},
+      {"attention.max_alibi_bias", 0, 0},
+      {"attention.temperature_scale", 0, 0},
+      {"attn_logit_softcapping", 0, 0},
+      {"final_logit_softcapping", 0, 0},
+      {"router_logit_softcapping", 0, 0},
+      {"embedding_scale", 0, 1},
+      {"residual_scale", 0, 1},
+      {"logit_scale", 0, 1},
+      {"expert_count", 0, 0},
+      {"expert_group_count", 0, 1},
+      {"expert_shared_count", 0, 0},
+      {"expert_shared_feed_forward_length", 0, 0},
+      {"expert_weights_scale", 0, 1},
+      {"nextn_predict_layers", 0, 0},
+      {"rope.scaling.alpha", 0, 0},
+      {"rope.scaling.yarn_log_multiplier", 0, 0},
+  };
+  for (const auto& [key, neutral, neutral_too] : kKeys) {
+    if (asked_keys_.contains(key) || !Has(key)) continue;
+    const std::optional<double> value = Number(key, /*integer=*/false);
+    if (value && *value != neutral && *value != neutral_too) {
+      Refuse(StatusCode::kUnimplemented, key, Format(*value),
+             "is not supported for the architecture '" + architecture_ + "'");
+    }
+  }
+  if (!BoolOr("attention.causal", true)) {
+    Refuse(StatusCode::kUnimplemented, "attention.causal", "false", "is not supported");
+  }
+}
+
+bool GgufReader::HasTensor(const std::string& name) const {
+  return ggml_get_tensor(file_.tensors(), name.c_str()) != nullptr;
+}
+
 ggml_tensor* GgufReader::Find(const std::string& name) {
   ggml_tensor* tensor = ggml_get_tensor(file_.tensors(), name.c_str());
-  if (tensor != nullptr) used_.insert(name);
+  if (tensor != nullptr) used_tensors_.insert(name);
   return tensor;
 }
 
-bool GgufReader::CheckShape(const ggml_tensor* tensor, int64_t columns, int64_t rows) {
-  if (tensor->ne[0] == columns && tensor->ne[1] == rows && tensor->ne[2] == 1 && tensor->ne[3] == 1)
+bool GgufReader::CheckShape(const ggml_tensor* tensor, int64_t columns, int64_t rows,
+                            int64_t count) {
+  if (tensor->ne[0] == columns && tensor->ne[1] == rows && tensor->ne[2] == count &&
+      tensor->ne[3] == 1) {
     return true;
+  }
+  std::string expected = std::to_string(columns);
+  if (rows != 1 || count != 1) expected += ", " + std::to_string(rows);
+  if (count != 1) expected += ", " + std::to_string(count);
   Fail(StatusCode::kDataLoss, std::string("tensor '") + tensor->name + "' has the shape " +
-                                  ShapeOf(tensor) + ", expected [" + std::to_string(columns) +
-                                  (rows == 1 ? "" : ", " + std::to_string(rows)) + "]");
+                                  ShapeOf(tensor) + ", expected [" + expected + "]");
+  return false;
+}
+
+bool GgufReader::CheckWeightType(const ggml_tensor* tensor) {
+  if (IsWeightType(tensor->type)) return true;
+  Fail(StatusCode::kUnimplemented, std::string("tensor '") + tensor->name + "' has the type " +
+                                       ggml_type_name(tensor->type) +
+                                       ", which is not one for weights");
   return false;
 }
 
 ggml_tensor* GgufReader::MatrixIfPresent(const std::string& name, uint32_t columns, uint32_t rows) {
   ggml_tensor* tensor = Find(name);
-  if (tensor == nullptr || !CheckShape(tensor, columns, rows)) return nullptr;
-  if (!IsWeightType(tensor->type)) {
-    Fail(StatusCode::kUnimplemented, "tensor '" + name + "' has the type " +
-                                         ggml_type_name(tensor->type) +
-                                         ", which is not one for weights");
+  if (tensor == nullptr || !CheckShape(tensor, columns, rows) || !CheckWeightType(tensor))
     return nullptr;
-  }
   return tensor;
+}
+
+ggml_tensor* GgufReader::Matrices(const std::string& name, uint32_t columns, uint32_t rows,
+                                  uint32_t count) {
+  ggml_tensor* tensor = Find(name);
+  if (tensor == nullptr) {
+    Fail(StatusCode::kDataLoss, "tensor '" + name + "' is missing");
+  } else if (CheckShape(tensor, columns, rows, count) && CheckWeightType(tensor)) {
+    return tensor;
+  }
+  return nullptr;
 }
 
 ggml_tensor* GgufReader::Matrix(const std::string& name, uint32_t columns, uint32_t rows) {
@@ -217,7 +320,7 @@ uint32_t GgufReader::RowsOf(const std::string& name, uint32_t columns) {
 void GgufReader::RequireAllTensorsUsed() {
   for (ggml_tensor* t = ggml_get_first_tensor(file_.tensors()); t;
        t = ggml_get_next_tensor(file_.tensors(), t)) {
-    if (!used_.contains(std::string_view(t->name))) {
+    if (!used_tensors_.contains(std::string_view(t->name))) {
       Fail(StatusCode::kUnimplemented, std::string("tensor '") + t->name +
                                            "' is not known to the architecture '" + architecture_ +
                                            "' here; leaving it out would give wrong answers");

@@ -118,7 +118,7 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
   if (!cpu.ok()) return cpu.status();
   auto file = GgufFile::Open(options.path);
   if (!file.ok()) return file.status();
-  auto network = LoadNetwork(**file);
+  auto network = LoadNetwork(**file, {.context = options.context});
   if (!network.ok()) return network.status();
   const Dimensions& d = (*network)->dimensions();
   auto tokenizer = LlamaTokenizer::Load(**file, d.vocab_size);

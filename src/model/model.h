@@ -34,6 +34,8 @@ struct LoadOptions {
   std::string path;
   uint32_t tokens_per_block = 32;
   KvType kv_type = KvType::kF16;
+  // The longest sequence that will be run; 0: as trained. Phi-3's rotation depends on it.
+  uint32_t context = 0;
   bool pack_weights = true;  // false: every product through ggml (to compare)
   std::function<void(double fraction)> progress;
 };

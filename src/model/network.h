@@ -1,9 +1,9 @@
 // Network: the weights of one model and the graph that they make. One file per architecture family
 // implements it.
 //
-// A family reads its hyper-parameters and tensors from the file (Load checks them all), and builds
-// graphs out of the operations of GraphBuilder. To add one: write <name>_family.cc and list it in
-// families.cc.
+// A family reads its hyper-parameters and tensors from the file (Load checks them all); all that
+// there are make a Decoder (decoder.h), which builds graphs out of the operations of GraphBuilder.
+// To add one: write <name>_family.cc and list it in families.cc.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ggml.h"
-#include "kernel/rope.h"
+#include "kernel/paged_attention.h"
 #include "kvlink/status.h"
 #include "model/gguf_file.h"
 #include "model/graph_builder.h"
@@ -29,8 +29,8 @@ class Network {
  public:
   virtual ~Network() = default;
   virtual const Dimensions& dimensions() const = 0;
-  virtual const kernel::RopeParams& rope() const = 0;
-  virtual float attention_scale() const = 0;
+  // One for all layers, or one a layer.
+  virtual const std::vector<kernel::LayerParams>& attention() const = 0;
   // The node to compute: logits [outputs, vocab_size], or, without outputs, the last node that
   // writes K and V.
   virtual ggml_tensor* Build(GraphBuilder& graph) const = 0;
@@ -38,16 +38,21 @@ class Network {
   virtual std::vector<Stack*> Stacks() = 0;
 };
 
+struct NetworkOptions {
+  // The longest sequence that will be run; 0: as trained. Some rotations depend on it.
+  uint32_t context = 0;
+};
+
 struct Family {
   const char* architecture;  // general.architecture in the file
   // The file must outlive the network.
-  Result<std::unique_ptr<Network>> (*load)(const GgufFile& file);
+  Result<std::unique_ptr<Network>> (*load)(const GgufFile& file, const NetworkOptions& options);
 };
 
 std::span<const Family> Families();
 
 // kUnimplemented names the architecture of the file and lists the supported ones; kDataLoss: the
 // file names none.
-Result<std::unique_ptr<Network>> LoadNetwork(const GgufFile& file);
+Result<std::unique_ptr<Network>> LoadNetwork(const GgufFile& file, const NetworkOptions& options);
 
 }  // namespace kvlink::model
