@@ -104,6 +104,13 @@ TEST_F(TinyFile, FingerprintChangesWithEverythingThatKvDependsOn) {
   blocks.tokens_per_block = 64;
   add({}, blocks);
   EXPECT_EQ(fingerprints.size(), 4u);
+  // Phi-3 rotates by the longest sequence.
+  LoadOptions longer, shorter;
+  longer.context = 2000;
+  shorter.context = 100;
+  add(TinyModelOf("phi3"), longer);
+  add(TinyModelOf("phi3"), shorter);
+  EXPECT_EQ(fingerprints.size(), 6u);
 }
 
 TEST_F(TinyFile, OneChangedBitInTheWeightsChangesTheFingerprint) {
@@ -126,7 +133,7 @@ TEST_F(TinyFile, UnsupportedArchitectureIsRefusedByNameWithTheList) {
   tiny.architecture = "mamba";
   const Status status = Load(Write(tiny)).status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr("'mamba' is not supported (supported: llama)"));
+  EXPECT_THAT(status.message(), HasSubstr("'mamba' is not supported (supported: llama, qwen2, "));
 }
 
 TEST_F(TinyFile, BadOptionsAreRefused) {
@@ -182,12 +189,19 @@ TEST_F(TinyFile, WhatWouldChangeTheComputationIsRefusedByName) {
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr(words));
   };
-  refused([](gguf_context* k) { gguf_set_val_u32(k, "llama.expert_count", 8); },
-          "mixture of experts");
   refused([](gguf_context* k) { gguf_set_val_u32(k, "llama.attention.sliding_window", 4096); },
-          "sliding windows");
-  refused([](gguf_context* k) { gguf_set_val_str(k, "llama.rope.scaling.type", "longrope"); },
-          "'longrope'");
+          "'llama.attention.sliding_window': 4096 is not supported");
+  refused([](gguf_context* k) { gguf_set_val_f32(k, "llama.attn_logit_softcapping", 50); },
+          "'llama.attn_logit_softcapping': 50 is not supported");
+  refused(
+      [](gguf_context* k) { gguf_set_val_f32(k, "llama.rope.scaling.yarn_log_multiplier", 0.5f); },
+      "'llama.rope.scaling.yarn_log_multiplier': 0.5 is not supported");
+  refused([](gguf_context* k) { gguf_set_val_u32(k, "llama.expert_shared_count", 1); },
+          "'llama.expert_shared_count': 1 is not supported");
+  refused([](gguf_context* k) { gguf_set_val_bool(k, "llama.attention.causal", false); },
+          "'llama.attention.causal': false is not supported");
+  refused([](gguf_context* k) { gguf_set_val_str(k, "llama.rope.scaling.type", "dynamic"); },
+          "'dynamic'");
   refused([](gguf_context* k) { gguf_set_val_u16(k, "split.count", 3); },
           "3 parts of a split model");
   refused([](gguf_context* k) { gguf_set_val_str(k, "tokenizer.ggml.model", "bert"); },
@@ -198,6 +212,57 @@ TEST_F(TinyFile, WhatWouldChangeTheComputationIsRefusedByName) {
         gguf_set_arr_data(k, "llama.attention.head_count_kv", GGUF_TYPE_UINT32, differing, 2);
       },
       "differs from layer to layer");
+}
+
+TEST_F(TinyFile, KeysThatChangeNothingAreTaken) {
+  EXPECT_TRUE(LoadEdited([](gguf_context* k) {
+                gguf_set_val_f32(k, "llama.logit_scale", 1);
+                gguf_set_val_u32(k, "llama.attention.sliding_window", 0);
+                gguf_set_val_bool(k, "llama.attention.causal", true);
+                gguf_set_val_u32(k, "llama.anything_else", 7);
+              }).ok());
+}
+
+TEST_F(TinyFile, FamiliesRefuseTheirOwnAbsurdities) {
+  const auto refusal = [&](const std::string& family, std::function<void(gguf_context*)> edit) {
+    TinyModel tiny = TinyModelOf(family);
+    tiny.edit_keys = [before = tiny.edit_keys, edit](gguf_context* keys) {
+      if (before) before(keys);
+      edit(keys);
+    };
+    return Load(Write(tiny)).status().message();
+  };
+  EXPECT_THAT(refusal("mixtral",
+                      [](gguf_context* k) { gguf_set_val_u32(k, "llama.expert_used_count", 9); }),
+              HasSubstr("'llama.expert_used_count': 9 is not between 1 and 8"));
+  EXPECT_THAT(
+      refusal("mixtral", [](gguf_context* k) { gguf_set_val_u32(k, "llama.expert_count", 4); }),
+      HasSubstr("expected [256, 4]"));
+  EXPECT_THAT(
+      refusal("qwen3moe", [](gguf_context* k) { gguf_set_val_u32(k, "qwen3moe.expert_count", 0); }),
+      HasSubstr("'qwen3moe.expert_count': 0 must be at least 1"));
+  EXPECT_THAT(refusal("gemma3",
+                      [](gguf_context* k) {
+                        const bool pattern[] = {true, false};
+                        gguf_set_arr_data(k, "gemma3.attention.sliding_window_pattern",
+                                          GGUF_TYPE_BOOL, pattern, 2);
+                      }),
+              HasSubstr("an array of 2 is not one flag for each of 7 layers"));
+  EXPECT_THAT(
+      refusal("gemma3", [](gguf_context* k) { gguf_remove_key(k, "gemma3.attention.head_count"); }),
+      HasSubstr("'gemma3.attention.head_count' is missing"));
+  EXPECT_THAT(
+      refusal("granite", [](gguf_context* k) { gguf_set_val_f32(k, "granite.logit_scale", 0); }),
+      HasSubstr("'granite.logit_scale': 0 is not between"));
+  EXPECT_THAT(refusal("granite",
+                      [](gguf_context* k) {
+                        gguf_set_val_bool(k, "granite.rope.scaling.finetuned", false);
+                      }),
+              HasSubstr("'granite.rope.scaling.finetuned': false is not supported"));
+  EXPECT_THAT(
+      refusal("phi3",
+              [](gguf_context* k) { gguf_set_val_u32(k, "phi3.rope.dimension_count", 64); }),
+      HasSubstr("'rope_factors_long.weight' has the shape [24], expected [32]"));
 }
 
 TEST_F(TinyFile, BrokenVocabulariesAreRefused) {

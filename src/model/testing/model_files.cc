@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 #include <utility>
 #include <vector>
@@ -96,44 +97,81 @@ void SetTokens(gguf_context* keys) {
 }
 
 void SetHyperParameters(gguf_context* keys, const TinyModel& m) {
-  const auto key = [&](const char* name) { return m.architecture + "." + name; };
+  const auto set = [&](const char* name, uint32_t value) {
+    gguf_set_val_u32(keys, (m.architecture + "." + name).c_str(), value);
+  };
   gguf_set_val_str(keys, "general.architecture", m.architecture.c_str());
   gguf_set_val_str(keys, "general.name", "tiny");
-  gguf_set_val_u32(keys, key("context_length").c_str(), 2048);
-  gguf_set_val_u32(keys, key("embedding_length").c_str(), m.embedding);
-  gguf_set_val_u32(keys, key("block_count").c_str(), m.num_layers);
-  gguf_set_val_u32(keys, key("feed_forward_length").c_str(), m.feed_forward);
-  gguf_set_val_u32(keys, key("attention.head_count").c_str(), m.num_heads);
-  gguf_set_val_u32(keys, key("attention.head_count_kv").c_str(), m.num_kv_heads);
-  gguf_set_val_u32(keys, key("attention.key_length").c_str(), m.head_dim);
-  gguf_set_val_u32(keys, key("attention.value_length").c_str(), m.head_dim);
-  gguf_set_val_u32(keys, key("rope.dimension_count").c_str(), m.head_dim);
-  gguf_set_val_f32(keys, key("attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
+  set("context_length", 2048);
+  set("embedding_length", m.embedding);
+  set("block_count", m.num_layers);
+  set("feed_forward_length", m.feed_forward);
+  set("attention.head_count", m.num_heads);
+  set("attention.head_count_kv", m.num_kv_heads);
+  set("attention.key_length", m.head_dim);
+  set("attention.value_length", m.head_dim);
+  set("rope.dimension_count", m.head_dim);
+  gguf_set_val_f32(keys, (m.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
+  if (m.num_experts > 0) {
+    set("expert_count", m.num_experts);
+    set("expert_used_count", m.num_experts_used);
+  }
 }
 
 struct Shape {
   std::string name;
   int64_t columns, rows;  // rows 0: a vector
+  int64_t count = 1;      // of matrices
 };
 
-std::vector<Shape> ShapesOf(const TinyModel& m) {
+void AddLayerShapes(const TinyModel& m, uint32_t index, std::vector<Shape>& shapes) {
   const int64_t q = m.num_heads * m.head_dim, kv = m.num_kv_heads * m.head_dim, e = m.embedding,
-                f = m.feed_forward;
-  std::vector<Shape> shapes = {{"token_embd.weight", e, 300}, {"output_norm.weight", e, 0}};
-  if (!m.tied_embeddings) shapes.push_back({"output.weight", e, 300});
-  if (m.rope_factors > 0) shapes.push_back({"rope_freqs.weight", m.rope_factors, 0});
-  for (uint32_t i = 0; i < m.num_layers; ++i) {
-    const std::string prefix = "blk." + std::to_string(i) + ".";
-    shapes.push_back({prefix + "attn_norm.weight", e, 0});
-    shapes.push_back({prefix + "ffn_norm.weight", e, 0});
-    const std::vector<Shape> linears = {
-        {"attn_q", e, q},   {"attn_k", e, kv}, {"attn_v", e, kv}, {"attn_output", q, e},
-        {"ffn_gate", e, f}, {"ffn_up", e, f},  {"ffn_down", f, e}};
-    for (const Shape& linear : linears) {
-      shapes.push_back({prefix + linear.name + ".weight", linear.columns, linear.rows});
-      if (m.biases) shapes.push_back({prefix + linear.name + ".bias", linear.rows, 0});
-    }
+                f = m.feed_forward, experts = m.num_experts;
+  const std::string prefix = "blk." + std::to_string(index) + ".";
+  const auto norm = [&](const char* name, int64_t size) {
+    shapes.push_back({prefix + name + ".weight", size, 0});
+  };
+  const auto linear = [&](const char* name, int64_t columns, int64_t rows, bool bias) {
+    shapes.push_back({prefix + name + ".weight", columns, rows});
+    if (bias) shapes.push_back({prefix + name + ".bias", rows, 0});
+  };
+  const bool qkv_biases = m.biases || m.qkv_biases;
+  norm("attn_norm", e);
+  norm("ffn_norm", e);
+  if (m.post_norms) norm("post_attention_norm", e);
+  if (m.post_norms) norm("post_ffw_norm", e);
+  if (m.head_norms) norm("attn_q_norm", m.head_dim);
+  if (m.head_norms) norm("attn_k_norm", m.head_dim);
+  if (m.fused_qkv) {
+    linear("attn_qkv", e, q + 2 * kv, qkv_biases);
+  } else {
+    linear("attn_q", e, q, qkv_biases);
+    linear("attn_k", e, kv, qkv_biases);
+    linear("attn_v", e, kv, qkv_biases);
   }
+  linear("attn_output", q, e, m.biases);
+  if (experts > 0) {
+    linear("ffn_gate_inp", e, experts, false);
+    shapes.push_back({prefix + "ffn_gate_exps.weight", e, f, experts});
+    shapes.push_back({prefix + "ffn_up_exps.weight", e, f, experts});
+    shapes.push_back({prefix + "ffn_down_exps.weight", f, e, experts});
+    return;
+  }
+  if (!m.gate_in_up) linear("ffn_gate", e, f, m.biases);
+  linear("ffn_up", e, m.gate_in_up ? 2 * f : f, m.biases);
+  linear("ffn_down", f, e, m.biases);
+}
+
+std::vector<Shape> ShapesOf(const TinyModel& m) {
+  std::vector<Shape> shapes = {{"token_embd.weight", m.embedding, 300},
+                               {"output_norm.weight", m.embedding, 0}};
+  if (!m.tied_embeddings) shapes.push_back({"output.weight", m.embedding, 300});
+  if (m.rope_factors > 0) shapes.push_back({"rope_freqs.weight", m.rope_factors, 0});
+  if (m.long_short_factors > 0) {
+    shapes.push_back({"rope_factors_long.weight", m.long_short_factors, 0});
+    shapes.push_back({"rope_factors_short.weight", m.long_short_factors, 0});
+  }
+  for (uint32_t i = 0; i < m.num_layers; ++i) AddLayerShapes(m, i, shapes);
   return shapes;
 }
 
@@ -141,13 +179,15 @@ std::vector<Shape> ShapesOf(const TinyModel& m) {
 std::vector<char> RandomData(const ggml_tensor* tensor, std::mt19937_64& random) {
   const auto count = static_cast<size_t>(ggml_nelements(tensor));
   const bool matrix = tensor->ne[1] > 1;
-  const bool rope = std::string_view(tensor->name) == "rope_freqs.weight";
-  const bool norm = std::string_view(tensor->name).find("norm") != std::string_view::npos;
+  const std::string_view name = tensor->name;
+  const bool rope = name.starts_with("rope_");
+  const float most = name == "rope_factors_short.weight" ? 1.5f : 8.0f;
+  const bool norm = name.find("norm") != std::string_view::npos;
   std::vector<float> values(count);
   std::normal_distribution<float> normal(
       0.0f, matrix ? 1.0f / std::sqrt(static_cast<float>(tensor->ne[0])) : 0.1f);
   for (size_t i = 0; i < count; ++i) {
-    values[i] = rope ? 1.0f + 7.0f * static_cast<float>(i) / static_cast<float>(count)
+    values[i] = rope ? 1.0f + (most - 1.0f) * static_cast<float>(i) / static_cast<float>(count)
                      : normal(random) + (norm ? 1.0f : 0.0f);
   }
   std::vector<char> bytes(ggml_nbytes(tensor));
@@ -155,8 +195,8 @@ std::vector<char> RandomData(const ggml_tensor* tensor, std::mt19937_64& random)
     std::memcpy(bytes.data(), values.data(), bytes.size());
   } else {
     const std::vector<float> importance(static_cast<size_t>(tensor->ne[0]), 1.0f);
-    ggml_quantize_chunk(tensor->type, values.data(), bytes.data(), 0, tensor->ne[1], tensor->ne[0],
-                        importance.data());
+    ggml_quantize_chunk(tensor->type, values.data(), bytes.data(), 0, ggml_nrows(tensor),
+                        tensor->ne[0], importance.data());
   }
   return bytes;
 }
@@ -209,6 +249,61 @@ std::string ExpandedModelPath() {
   return "";
 }
 
+TinyModel TinyModelOf(const std::string& family) {
+  TinyModel m;
+  m.architecture = family == "mixtral" ? "llama" : family;
+  const auto set_keys = [&](std::map<std::string, float> floats,
+                            std::map<std::string, uint32_t> ints) {
+    m.edit_keys = [=, name = m.architecture + "."](gguf_context* keys) {
+      for (const auto& [key, value] : floats) gguf_set_val_f32(keys, (name + key).c_str(), value);
+      for (const auto& [key, value] : ints) gguf_set_val_u32(keys, (name + key).c_str(), value);
+    };
+  };
+  if (family == "qwen2") {
+    m.qkv_biases = true;
+    set_keys({{"rope.freq_base", 1e6f}}, {});
+  } else if (family == "qwen3") {
+    m.head_norms = true;
+    m.embedding = 128;  // not heads * head_dim
+    set_keys({{"rope.freq_base", 1e6f}}, {});
+  } else if (family == "qwen3moe") {
+    m.head_norms = true;
+    m.num_experts = 8;
+    m.feed_forward = 128;
+    m.seed = 2;  // no prompt of the tests has a row at a tie between its 2nd and 3rd expert
+    set_keys({{"rope.freq_base", 1e6f}}, {{"expert_feed_forward_length", 128}});
+  } else if (family == "mixtral") {
+    m.num_experts = 8;
+    m.feed_forward = 128;
+    set_keys({{"rope.freq_base", 1e6f}}, {});
+  } else if (family == "gemma2" || family == "gemma3") {
+    m.head_norms = family == "gemma3";
+    m.post_norms = true;
+    m.num_layers = 7;
+    m.embedding = m.feed_forward = 128;
+    if (family == "gemma2") {
+      set_keys({{"attn_logit_softcapping", 1.0f}, {"final_logit_softcapping", 3.0f}},
+               {{"attention.sliding_window", 100}});
+    } else {
+      set_keys({{"rope.freq_base", 1e6f}, {"rope.freq_base_swa", 3e4f}},
+               {{"attention.sliding_window", 100}});
+    }
+  } else if (family == "phi3") {
+    m.fused_qkv = m.gate_in_up = true;
+    m.tied_embeddings = false;
+    m.long_short_factors = 24;
+    set_keys({{"rope.scaling.attn_factor", 1.2f}},
+             {{"rope.dimension_count", 48}, {"rope.scaling.original_context_length", 1024}});
+  } else if (family == "granite") {
+    set_keys({{"embedding_scale", 12.0f},
+              {"residual_scale", 0.22f},
+              {"attention.scale", 0.2f},
+              {"logit_scale", 0.5f}},
+             {});
+  }
+  return m;
+}
+
 bool WriteTinyModel(const TinyModel& model, const std::string& path) {
   gguf_context* keys = gguf_init_empty();
   SetHyperParameters(keys, model);
@@ -217,9 +312,9 @@ bool WriteTinyModel(const TinyModel& model, const std::string& path) {
   ggml_context* context = ggml_init({ggml_tensor_overhead() * 4096, nullptr, /*no_alloc=*/true});
   std::vector<ggml_tensor*> tensors;
   for (const Shape& shape : ShapesOf(model)) {
-    tensors.push_back(
-        shape.rows > 0 ? ggml_new_tensor_2d(context, model.weight_type, shape.columns, shape.rows)
-                       : ggml_new_tensor_1d(context, GGML_TYPE_F32, shape.columns));
+    tensors.push_back(shape.rows > 0 ? ggml_new_tensor_3d(context, model.weight_type, shape.columns,
+                                                          shape.rows, shape.count)
+                                     : ggml_new_tensor_1d(context, GGML_TYPE_F32, shape.columns));
     ggml_set_name(tensors.back(), shape.name.c_str());
   }
   std::mt19937_64 random(model.seed);
