@@ -33,7 +33,7 @@ struct SimilarOptions {
 
   // Aligning with it.
   uint32_t min_run = 16;            // shorter runs of equal tokens are not worth a span
-  double max_edit_share = 0.25;     // of both prompts' tokens, inserted and deleted
+  double max_edit_share = 0.25;     // of the prompt: tokens inserted or deleted at most
   double lookup_cost_share = 0.01;  // of the prefill time that the lookup can save
 
   // Forward check.
