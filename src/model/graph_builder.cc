@@ -1,5 +1,8 @@
 #include "model/graph_builder.h"
 
+#include <cstring>
+#include <utility>
+
 namespace kvlink::model {
 namespace {
 
@@ -29,6 +32,22 @@ struct RowRange {
 };
 
 std::byte* Bytes(const ggml_tensor* tensor) { return static_cast<std::byte*>(tensor->data); }
+
+void GetRowsNode(ggml_tensor* dst, int thread, int num_threads, void*) {
+  const ggml_tensor *table = dst->src[0], *indices = dst->src[1];
+  const ggml_to_float_t to_float = ggml_get_type_traits(table->type)->to_float;
+  const RowRange rows(dst, thread, num_threads);
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const auto index = static_cast<size_t>(static_cast<const int32_t*>(indices->data)[row]);
+    const std::byte* from = Bytes(table) + index * table->nb[1];
+    auto* to = reinterpret_cast<float*>(Bytes(dst) + row * dst->nb[1]);
+    if (table->type == GGML_TYPE_F32) {
+      std::memcpy(to, from, static_cast<size_t>(dst->ne[0]) * sizeof(float));
+    } else {
+      to_float(from, to, dst->ne[0]);
+    }
+  }
+}
 
 void QuantizeNode(ggml_tensor* dst, int thread, int num_threads, void*) {
   const ggml_tensor* x = dst->src[0];
@@ -75,24 +94,48 @@ GraphBuilder::GraphBuilder(ggml_context* context, std::span<AttentionLayer> laye
   }
 }
 
-// Copies or dequantises row by row.
-ggml_tensor* GraphBuilder::Embed(ggml_tensor* table) {
-  return ggml_get_rows(context_, table, tokens_);
+ggml_tensor* GraphBuilder::Custom(ggml_type type, int64_t columns, int64_t rows,
+                                  std::vector<ggml_tensor*> sources, ggml_custom_op_t op,
+                                  void* userdata, uint32_t units) {
+  ggml_tensor* node =
+      ggml_custom_4d(context_, type, columns, rows, 1, 1, sources.data(),
+                     static_cast<int>(sources.size()), op, GGML_N_TASKS_MAX, userdata);
+  custom_nodes_.push_back({node, op, userdata, units});
+  return node;
 }
+
+// Copies or dequantises row by row.
+ggml_tensor* GraphBuilder::GetRows(ggml_tensor* table, ggml_tensor* indices) {
+  return Custom(GGML_TYPE_F32, table->ne[0], indices->ne[0], {table, indices}, GetRowsNode, nullptr,
+                static_cast<uint32_t>(indices->ne[0]));
+}
+
+ggml_tensor* GraphBuilder::Embed(ggml_tensor* table) { return GetRows(table, tokens_); }
 
 ggml_tensor* GraphBuilder::OutputRows(ggml_tensor* x) {
-  return output_rows_ == nullptr ? x : ggml_get_rows(context_, x, output_rows_);
+  return output_rows_ == nullptr ? x : GetRows(x, output_rows_);
 }
 
-Input GraphBuilder::SwiGlu(const std::vector<ggml_tensor*>& gate_up) const {
+namespace {
+
+Input Gated(Input::Kind kind, const std::vector<ggml_tensor*>& gate_up) {
   const ggml_tensor *gate = gate_up[0], *up = gate_up[1];
   const bool together = gate->view_src != nullptr && gate->view_src == up->view_src;
-  return {Input::Kind::kSwiGlu, gate_up[0], gate_up[1], nullptr,
-          together ? gate->view_src : nullptr};
+  return {kind, gate_up[0], gate_up[1], nullptr, together ? gate->view_src : nullptr};
 }
 
-// RMS norm: one thread sums a whole row, in order, in double precision. SwiGLU: element by element;
-// which elements of a row fall into the vector remainder depends on the columns only.
+}  // namespace
+
+Input GraphBuilder::SwiGlu(const std::vector<ggml_tensor*>& gate_up) const {
+  return Gated(Input::Kind::kSwiGlu, gate_up);
+}
+
+Input GraphBuilder::GeGlu(const std::vector<ggml_tensor*>& gate_up) const {
+  return Gated(Input::Kind::kGeGlu, gate_up);
+}
+
+// RMS norm: one thread sums a whole row, in order, in double precision. SwiGLU and GeGLU: element
+// by element; which elements of a row fall into the vector remainder depends on the columns only.
 ggml_tensor* GraphBuilder::Floats(const Input& input) {
   switch (input.kind) {
     case Input::Kind::kPlain:
@@ -102,6 +145,9 @@ ggml_tensor* GraphBuilder::Floats(const Input& input) {
     case Input::Kind::kSwiGlu:
       return input.stacked != nullptr ? ggml_swiglu(context_, input.stacked)
                                       : ggml_swiglu_split(context_, input.x, input.weight);
+    case Input::Kind::kGeGlu:
+      return input.stacked != nullptr ? ggml_geglu(context_, input.stacked)
+                                      : ggml_geglu_split(context_, input.x, input.weight);
   }
   return nullptr;
 }
@@ -113,8 +159,8 @@ ggml_tensor* GraphBuilder::Quantized(const Input& input) {
                         void* userdata) {
     const auto bytes =
         static_cast<int64_t>(kernel::QuantizedRowBytes(static_cast<uint32_t>(inputs)));
-    return ggml_custom_4d(context_, GGML_TYPE_I8, bytes, rows, 1, 1, sources.data(),
-                          static_cast<int>(sources.size()), op, GGML_N_TASKS_MAX, userdata);
+    return Custom(GGML_TYPE_I8, bytes, rows, std::move(sources), op, userdata,
+                  static_cast<uint32_t>(rows));
   };
   if (input.kind == Input::Kind::kRmsNorm) {
     return node({input.x, input.weight}, input.x->ne[0], RmsNormQuantizeNode,
@@ -145,10 +191,11 @@ ggml_tensor* GraphBuilder::Product(const Linear& linear, ggml_tensor* input) {
 ggml_tensor* GraphBuilder::PackedProduct(const Stack& stack, const Input& input,
                                          ggml_tensor* residual) {
   ggml_tensor* quantized = Quantized(input);
-  ggml_tensor* sources[] = {quantized, residual};
-  return ggml_custom_4d(context_, GGML_TYPE_F32, stack.matrix().rows(), quantized->ne[1], 1, 1,
-                        sources, residual != nullptr ? 2 : 1, PackedProductNode, GGML_N_TASKS_MAX,
-                        const_cast<kernel::PackedMatrix*>(&stack.matrix()));
+  std::vector<ggml_tensor*> sources = {quantized};
+  if (residual != nullptr) sources.push_back(residual);
+  return Custom(GGML_TYPE_F32, stack.matrix().rows(), quantized->ne[1], std::move(sources),
+                PackedProductNode, const_cast<kernel::PackedMatrix*>(&stack.matrix()),
+                stack.matrix().panels());
 }
 
 std::vector<ggml_tensor*> GraphBuilder::MatMul(const Stack& stack, const Input& input) {
@@ -177,14 +224,11 @@ ggml_tensor* GraphBuilder::MatMulAdd(const Stack& stack, const Input& input,
 
 // kernel::PagedAttention's first invariant. Two nodes, because the threads meet between nodes only.
 ggml_tensor* GraphBuilder::WriteKv(uint32_t layer, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v) {
-  ggml_tensor* inputs[] = {q, k, v};
-  return ggml_custom_4d(context_, GGML_TYPE_F32, q->ne[0], q->ne[1], 1, 1, inputs, 3, WriteKvNode,
-                        GGML_N_TASKS_MAX, &layers_[layer]);
+  return Custom(GGML_TYPE_F32, q->ne[0], q->ne[1], {q, k, v}, WriteKvNode, &layers_[layer], 0);
 }
 
 ggml_tensor* GraphBuilder::Attend(uint32_t layer, ggml_tensor* q) {
-  return ggml_custom_4d(context_, GGML_TYPE_F32, q->ne[0], q->ne[1], 1, 1, &q, 1, AttendNode,
-                        GGML_N_TASKS_MAX, &layers_[layer]);
+  return Custom(GGML_TYPE_F32, q->ne[0], q->ne[1], {q}, AttendNode, &layers_[layer], 0);
 }
 
 }  // namespace kvlink::model

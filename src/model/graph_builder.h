@@ -26,11 +26,29 @@ struct AttentionLayer {
 // What a product reads, [rows, n]: computed as floats or as int8, whichever the product's weights
 // want, when the first product asks for it.
 struct Input {
-  enum class Kind { kPlain, kRmsNorm, kSwiGlu } kind = Kind::kPlain;
-  ggml_tensor* x = nullptr;        // kSwiGlu: the gate
-  ggml_tensor* weight = nullptr;   // kRmsNorm: [n]; kSwiGlu: up
+  enum class Kind { kPlain, kRmsNorm, kSwiGlu, kGeGlu } kind = Kind::kPlain;
+  ggml_tensor* x = nullptr;        // kSwiGlu, kGeGlu: the gate
+  ggml_tensor* weight = nullptr;   // kRmsNorm: [n]; kSwiGlu, kGeGlu: up
   const float* epsilon = nullptr;  // kRmsNorm; must outlive the graph
-  ggml_tensor* stacked = nullptr;  // kSwiGlu: {gate, up} [rows, 2 n] when they lie together
+  ggml_tensor* stacked = nullptr;  // kSwiGlu, kGeGlu: {gate, up} [rows, 2 n] when they lie together
+};
+
+// A mixture of feed-forward parts, of which each row takes `num_used`.
+struct Experts {
+  uint32_t num_used = 0;
+  Stack router;  // [experts, n]
+  // [experts, width, n] twice, [experts, n, width]
+  ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;
+};
+
+// An operation of ours: op(tensor, piece, num_pieces, userdata) does one piece of it.
+struct CustomNode {
+  ggml_tensor* tensor = nullptr;
+  ggml_custom_op_t op = nullptr;
+  void* userdata = nullptr;
+  // Rows or panels that can be cut into pieces for whoever is free; 0: one piece for each thread,
+  // by its number.
+  uint32_t units = 0;
 };
 
 class GraphBuilder {
@@ -38,6 +56,8 @@ class GraphBuilder {
   // `layers` must outlive the graph and stay in place.
   GraphBuilder(ggml_context* context, std::span<AttentionLayer> layers, uint32_t num_rows,
                uint32_t num_outputs);
+
+  const std::vector<CustomNode>& custom_nodes() const { return custom_nodes_; }
 
   uint32_t num_rows() const { return num_rows_; }
   uint32_t num_outputs() const { return num_outputs_; }
@@ -54,6 +74,8 @@ class GraphBuilder {
   }
   // silu(gate) * up, of the two results of one stack
   Input SwiGlu(const std::vector<ggml_tensor*>& gate_up) const;
+  // gelu(gate) * up, gelu by its tanh approximation
+  Input GeGlu(const std::vector<ggml_tensor*>& gate_up) const;
   // [rows, n] -> [outputs, n]
   ggml_tensor* OutputRows(ggml_tensor* x);
 
@@ -64,13 +86,29 @@ class GraphBuilder {
   ggml_tensor* MatMulAdd(const Stack& stack, const Input& input, ggml_tensor* residual);
   static Input Plain(ggml_tensor* x) { return {Input::Kind::kPlain, x, nullptr, nullptr, nullptr}; }
 
+  // Operations that only some families need (graph_blocks.cc).
+  ggml_tensor* Scale(ggml_tensor* x, float factor);  // x itself for a factor of 1
+  ggml_tensor* Add(ggml_tensor* x, ggml_tensor* y);
+  ggml_tensor* SoftCap(ggml_tensor* x, float cap);  // cap * tanh(x / cap); x itself for a cap of 0
+  // RMS norm of each head: x [rows, heads * n], weight [n]
+  ggml_tensor* HeadNorm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
+  // sum over the row's experts e: w_e * down_e (silu(gate_e x) * up_e x), [rows, n]. The experts are
+  // those with the largest softmax of the router's products, and w are these, divided by their sum.
+  ggml_tensor* MixExperts(const Experts& experts, const Input& input);
+  // The input as floats [rows, n].
+  ggml_tensor* Floats(const Input& input);
+
   // Rotates q and k, writes k and v into the pages. Returns the rotated q [rows, heads * head_dim].
   ggml_tensor* WriteKv(uint32_t layer, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v);
   // rotated q -> attention over each row's context [rows, heads * head_dim]
   ggml_tensor* Attend(uint32_t layer, ggml_tensor* q);
 
  private:
-  ggml_tensor* Floats(const Input& input);
+  // [columns, rows] of `type`; what `op` computes of `sources`.
+  ggml_tensor* Custom(ggml_type type, int64_t columns, int64_t rows,
+                      std::vector<ggml_tensor*> sources, ggml_custom_op_t op, void* userdata,
+                      uint32_t units);
+  ggml_tensor* GetRows(ggml_tensor* table, ggml_tensor* indices);
   ggml_tensor* Quantized(const Input& input);
   ggml_tensor* Product(const Linear& linear, ggml_tensor* input);
   ggml_tensor* PackedProduct(const Stack& stack, const Input& input, ggml_tensor* residual);
@@ -80,6 +118,7 @@ class GraphBuilder {
   uint32_t num_rows_, num_outputs_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* output_rows_ = nullptr;
+  std::vector<CustomNode> custom_nodes_;
 };
 
 }  // namespace kvlink::model

@@ -9,7 +9,7 @@
 namespace kvlink::model {
 namespace {
 
-constexpr size_t kNodesPerLayer = 40;  // an upper bound of what families build
+constexpr size_t kNodesPerLayer = 80;  // an upper bound of what families build
 constexpr size_t kNodesBesides = 16;
 
 Status Invalid(const std::string& message) {
@@ -32,14 +32,14 @@ Result<std::unique_ptr<GraphRunner>> GraphRunner::Create(const Network& network,
   }
   std::unique_ptr<GraphRunner> runner(new GraphRunner(network));
   runner->max_batch_rows_ = max_batch_rows;
-  auto compute = Compute::Create(num_threads);
-  if (!compute.ok()) return compute.status();
-  runner->compute_ = *std::move(compute);
+  auto executor = GraphExecutor::Create(num_threads);
+  if (!executor.ok()) return executor.status();
+  runner->executor_ = *std::move(executor);
 
   kernel::AttentionParams params;
   params.shape = shape;
   params.num_heads = network.dimensions().num_heads;
-  params.layers = {{.scale = network.attention_scale(), .rope = network.rope()}};
+  params.layers = network.attention();
   params.max_threads = num_threads;
   auto attention = kernel::PagedAttention::Create(params);
   if (!attention.ok()) return attention.status();
@@ -47,8 +47,7 @@ Result<std::unique_ptr<GraphRunner>> GraphRunner::Create(const Network& network,
   for (uint32_t i = 0; i < shape.num_layers; ++i)
     runner->layers_.push_back({runner->attention_.get(), i});
 
-  runner->activations_ =
-      ggml_gallocr_new(ggml_backend_get_default_buffer_type(runner->compute_->backend()));
+  runner->activations_ = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
   auto largest = runner->GraphFor(max_batch_rows, std::min(max_batch_rows, kReservedOutputs));
   if (!largest.ok()) return largest.status();
   return runner;
@@ -74,6 +73,7 @@ std::unique_ptr<GraphRunner::Graph> GraphRunner::Build(uint32_t num_rows, uint32
   graph->output_rows = builder.output_rows();
   ggml_set_output(graph->result);
   ggml_build_forward_expand(graph->nodes, graph->result);
+  graph->steps = StepsOf(graph->nodes, builder.custom_nodes());
   return graph;
 }
 
@@ -140,7 +140,7 @@ Status GraphRunner::Check(const Batch& batch) const {
 
 Result<const float*> GraphRunner::Run(const Batch& batch) {
   if (Status status = Check(batch); !status.ok()) return status;
-  if (Status status = attention_->Prepare(batch.tables, batch.rows, compute_->num_threads());
+  if (Status status = attention_->Prepare(batch.tables, batch.rows, executor_->num_threads());
       !status.ok()) {
     return status;
   }
@@ -151,9 +151,7 @@ Result<const float*> GraphRunner::Run(const Batch& batch) {
   if ((*graph)->output_rows != nullptr) {
     std::memcpy((*graph)->output_rows->data, batch.outputs.data(), batch.outputs.size_bytes());
   }
-  if (ggml_backend_graph_compute(compute_->backend(), (*graph)->nodes) != GGML_STATUS_SUCCESS) {
-    return Status(StatusCode::kInternal, "ggml did not compute the graph");
-  }
+  if (Status status = executor_->Run((*graph)->nodes, (*graph)->steps); !status.ok()) return status;
   return static_cast<const float*>((*graph)->result->data);
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ggml-alloc.h"
-#include "model/cpu_backend.h"
+#include "model/graph_executor.h"
 #include "model/model.h"
 #include "model/network.h"
 
@@ -39,6 +39,7 @@ class GraphRunner : public Runner {
     std::vector<std::byte> memory;  // of the nodes, not of their data
     ggml_context* context = nullptr;
     ggml_cgraph* nodes = nullptr;
+    std::vector<CustomNode> steps;
     ggml_tensor *tokens = nullptr, *output_rows = nullptr, *result = nullptr;
   };
 
@@ -49,7 +50,7 @@ class GraphRunner : public Runner {
 
   const Network& network_;
   uint32_t max_batch_rows_ = 0;
-  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<GraphExecutor> executor_;
   std::unique_ptr<kernel::PagedAttention> attention_;
   std::vector<AttentionLayer> layers_;
   ggml_gallocr_t activations_ = nullptr;
