@@ -54,7 +54,7 @@ enum class SimilarReason : uint8_t {
   kAttention,      // the model's attention does not permit it
   kNothingToGain,  // the exact hit leaves too few rows
   kNoDonor,
-  kTooDifferent,   // no alignment within the bound on its cost
+  kReordered,      // passages of the donor stand in another order
   kFewRows,        // too few rows would be reused
   kMaskMismatch,   // forward check: the rows saw too different contexts
   kTooMuchWork,    // forward check: nearly as many rows as a full prefill
@@ -103,15 +103,30 @@ struct Selection {
 
 // What an engine measured while it ran the selected rows; the input of the backward check.
 struct Evidence {
-  bool finite = true;       // all logits that were looked at
-  double nll_increase = 0;  // mean over the aligned tail of (NLL now - NLL of the donor)
-  double entropy = 0, donor_entropy = 0;  // nats, of the first token's distribution
-  double blast_radius = 0;                // verify::BlastRadius
-  double mask_similarity = 1;             // of the forward check
-  TopLogits first;                        // the first token's distribution
-  std::optional<TopLogits> donor;         // the donor's; a signal, never the reference
-  std::optional<TopLogits> before;        // the distribution before the selection was enlarged
+  bool finite = true;          // all logits that were looked at
+  double mask_similarity = 1;  // of the forward check
+  // verify::BlastRadius; none when nothing was measured, which is no reason for trust.
+  std::optional<double> blast_radius;
+  TopLogits first;                  // the first token's distribution
+  double entropy = 0;               // of it, in nats
+  std::optional<TopLogits> before;  // the distribution before the selection was enlarged
+  // Beside the donor, a signal and never the reference; only where the last span reaches the end of
+  // both prompts, because after another question other tokens follow.
+  std::optional<TopLogits> donor;
+  std::optional<double> donor_entropy;
+  double nll_increase = 0;  // mean over that span's last rows of (NLL now - NLL of the donor), nats
 };
+
+// What kind of difference there is between a prompt and its donor: what calibration enables or
+// disables, and what the bound on wrong accepts is kept for.
+enum class EditClass : uint8_t {
+  kValues,   // the same kinds of tokens: other numbers, times, ids
+  kWords,    // a few other tokens in a few places
+  kPassage,  // longer passages came, went or were replaced
+  kMany,     // many places
+  kCount,
+};
+const char* EditClassName(EditClass edit);
 
 struct Verdict {
   enum class Action : uint8_t { kAccept, kEnlarge, kFallBack };
@@ -119,6 +134,22 @@ struct Verdict {
   SimilarReason reason = SimilarReason::kNone;  // of the action; kNone when accepted
   double score = 0;                             // 0 (certain) to 1
 };
+
+inline const char* EditClassName(EditClass edit) {
+  switch (edit) {
+    case EditClass::kValues:
+      return "values";
+    case EditClass::kWords:
+      return "words";
+    case EditClass::kPassage:
+      return "passage";
+    case EditClass::kMany:
+      return "many";
+    case EditClass::kCount:
+      break;
+  }
+  return "unknown";
+}
 
 inline const char* SimilarReasonName(SimilarReason reason) {
   switch (reason) {
@@ -134,8 +165,8 @@ inline const char* SimilarReasonName(SimilarReason reason) {
       return "nothing_to_gain";
     case SimilarReason::kNoDonor:
       return "no_donor";
-    case SimilarReason::kTooDifferent:
-      return "too_different";
+    case SimilarReason::kReordered:
+      return "reordered";
     case SimilarReason::kFewRows:
       return "few_rows";
     case SimilarReason::kMaskMismatch:

@@ -39,19 +39,21 @@ struct SimilarOptions {
   // Forward check.
   double mask_similarity = 0.85;
   double span_similarity = 0.5;
+  double max_moved_share = 0.05;  // of the rows with the donor's tokens: those in another order
   uint32_t min_reused_rows = 64;  // behind the exact prefix
   double max_compute_share = 0.6;
 
   // Which rows run.
   ReuseMode mode = ReuseMode::kSeam;
   uint32_t max_reuse_distance = 7;   // layers in a row with the donor's K and V
-  uint32_t seam_rows = 8;            // behind every edit
-  uint32_t shifted_seam_rows = 16;   //   where the rows that follow it are shifted
+  uint32_t seam_rows = 8;            // behind every edit, and further ones ever thinner, up to
+  uint32_t seam_reach = 8;           //   so many times as far
+  uint32_t shifted_seam_rows = 16;   // instead of seam_rows where the rows that follow are shifted
   uint32_t tail_rows = 32;           // at the end of the prompt
   double note_share = 0.05;          // strongest receivers of the donor's tail attention,
   uint32_t min_notes = 32;           //   at least so many
   double compute_share = 0.30;       // of the rows: the budget of kLayered, kBlend and kAnchored
-  double seam_compute_share = 0.15;  // of the rows: the most that kSeam may take
+  double seam_compute_share = 0.15;  // of the spans' rows: the most that kSeam adds notes up to
   double deviation_exponent = 0.5;   // score of a row: attention * deviation ^ this
   uint32_t close_gap = 4;            // gaps between selected rows up to this are selected, too
 

@@ -103,6 +103,33 @@ void LeaveOtherRoles(const Roles& roles, const Roles& donor_roles, ReuseSpan* sp
   TrimFront(span, rows);
 }
 
+// What lies between the spans of one of the prompts; gaps shorter than a run are left out, and a
+// token that stands nowhere else is put between the others.
+template <typename Start>
+std::vector<TokenId> Gaps(std::span<const TokenId> tokens, std::span<const ReuseSpan> spans,
+                          uint32_t min_run, TokenId separator, Start start_of) {
+  std::vector<TokenId> gaps;
+  uint32_t begin = 0;
+  for (size_t i = 0; i <= spans.size(); ++i) {
+    const auto end = i == spans.size() ? static_cast<uint32_t>(tokens.size()) : start_of(spans[i]);
+    if (end - begin >= min_run) {
+      const auto gap = tokens.subspan(begin, end - begin);
+      gaps.insert(gaps.end(), gap.begin(), gap.end());
+      gaps.push_back(separator);
+    }
+    if (i < spans.size()) begin = end + spans[i].num_rows;
+  }
+  return gaps;
+}
+
+uint32_t CountMoved(std::span<const TokenId> tokens, std::span<const TokenId> donor,
+                    std::span<const ReuseSpan> spans, uint32_t min_run) {
+  const auto gaps = Gaps(tokens, spans, min_run, -1, [](const ReuseSpan& s) { return s.position; });
+  const auto donor_gaps =
+      Gaps(donor, spans, min_run, -2, [](const ReuseSpan& s) { return s.donor_position; });
+  return TokensInUniqueGrams(gaps, donor_gaps, min_run);
+}
+
 }  // namespace
 
 Alignment Align(std::span<const TokenId> tokens, std::span<const TokenId> donor,
@@ -147,6 +174,7 @@ Alignment Align(std::span<const TokenId> tokens, std::span<const TokenId> donor,
   }
   std::erase_if(all, is_short);
   for (const ReuseSpan& span : all) alignment.num_matched += span.num_rows;
+  alignment.num_moved = CountMoved(tokens, donor, all, min_run);
   alignment.spans = std::move(all);
   return alignment;
 }

@@ -24,6 +24,7 @@ constexpr uint32_t kSinkRows = 4;
 struct Alignment {
   std::vector<ReuseSpan> spans;  // the common prefix first, when there is one
   uint32_t num_matched = 0;      // their rows
+  uint32_t num_moved = 0;        // rows outside whose tokens the donor has elsewhere, in long runs
   bool within_bound = true;      // false: more edits than allowed, spans are unique runs
 };
 

@@ -162,6 +162,16 @@ TEST(Align, DropsShortRunsAndLetsTheOthersGrow) {
   EXPECT_EQ(alignment.spans.size(), 2u);
 }
 
+TEST(Align, CountsPassagesThatStandElsewhere) {
+  base::Random random(13);
+  const Tokens p = Text(random, 150), q = Text(random, 100), r = Text(random, 120);
+  const Alignment moved = Align(p + q + r, q + p + r, Within(50));
+  EXPECT_FALSE(moved.within_bound);
+  EXPECT_EQ(moved.num_moved, 100u);
+  EXPECT_EQ(Align(p + q + r, q + p + r, Within(500)).num_moved, 100u);
+  EXPECT_EQ(Align(p + q + r, p + Text(random, 90) + r, Within(500)).num_moved, 0u);
+}
+
 TEST(Align, HasNothingToDoForEqualPrompts) {
   base::Random random(9);
   const Tokens a = Text(random, 100);

@@ -76,6 +76,23 @@ std::unordered_map<uint64_t, uint32_t> PlacesOfGrams(std::span<const TokenId> to
   return places;
 }
 
+// Where the same `size` tokens stand in a and in b and nowhere else, in the order of a.
+std::vector<ReuseSpan> UniquePairs(std::span<const TokenId> a, std::span<const TokenId> b,
+                                   uint32_t size) {
+  std::vector<ReuseSpan> pairs;
+  if (a.size() < size || b.size() < size) return pairs;
+  const auto in_a = PlacesOfGrams(a, size), in_b = PlacesOfGrams(b, size);
+  for (const auto& [hash, place] : in_a) {
+    if (place == kTwice) continue;
+    const auto other = in_b.find(hash);
+    if (other == in_b.end() || other->second == kTwice) continue;
+    if (!std::ranges::equal(a.subspan(place, size), b.subspan(other->second, size))) continue;
+    pairs.push_back({.position = place, .donor_position = other->second, .num_rows = size});
+  }
+  std::ranges::sort(pairs, {}, &ReuseSpan::position);
+  return pairs;
+}
+
 // Longest chain of pairs ascending in both, from pairs in ascending order of `position` (patience
 // sorting).
 std::vector<ReuseSpan> LongestAscending(const std::vector<ReuseSpan>& pairs) {
@@ -125,20 +142,20 @@ std::optional<std::vector<ReuseSpan>> RunsOfShortestEdit(std::span<const TokenId
   return std::nullopt;
 }
 
+uint32_t TokensInUniqueGrams(std::span<const TokenId> a, std::span<const TokenId> b,
+                             uint32_t min_run) {
+  uint32_t count = 0, end = 0;
+  for (const ReuseSpan& pair : UniquePairs(a, b, min_run)) {
+    count += pair.end() - std::max(pair.position, end);
+    end = pair.end();
+  }
+  return count;
+}
+
 std::vector<ReuseSpan> RunsOfUniqueGrams(std::span<const TokenId> a, std::span<const TokenId> b,
                                          uint32_t min_run) {
-  const auto in_a = PlacesOfGrams(a, min_run), in_b = PlacesOfGrams(b, min_run);
-  std::vector<ReuseSpan> pairs;
-  for (const auto& [hash, place] : in_a) {
-    if (place == kTwice) continue;
-    const auto other = in_b.find(hash);
-    if (other == in_b.end() || other->second == kTwice) continue;
-    if (!std::ranges::equal(a.subspan(place, min_run), b.subspan(other->second, min_run))) continue;
-    pairs.push_back({.position = place, .donor_position = other->second, .num_rows = min_run});
-  }
-  std::ranges::sort(pairs, {}, &ReuseSpan::position);
   std::vector<ReuseSpan> runs;
-  for (ReuseSpan next : LongestAscending(pairs)) {
+  for (ReuseSpan next : LongestAscending(UniquePairs(a, b, min_run))) {
     if (runs.empty()) {
       runs.push_back(next);
       continue;

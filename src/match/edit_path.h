@@ -25,4 +25,8 @@ std::optional<std::vector<ReuseSpan>> RunsOfShortestEdit(std::span<const TokenId
 std::vector<ReuseSpan> RunsOfUniqueGrams(std::span<const TokenId> a, std::span<const TokenId> b,
                                          uint32_t min_run);
 
+// How many tokens of a lie in such runs, in whatever order.
+uint32_t TokensInUniqueGrams(std::span<const TokenId> a, std::span<const TokenId> b,
+                             uint32_t min_run);
+
 }  // namespace kvlink::match
