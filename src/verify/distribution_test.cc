@@ -1,0 +1,101 @@
+#include "verify/distribution.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "base/random.h"
+
+namespace kvlink::verify {
+namespace {
+
+std::vector<float> RandomLogits(base::Random& random, size_t count, double spread) {
+  std::vector<float> logits(count);
+  for (float& logit : logits) logit = static_cast<float>(spread * (random.Unit() - 0.5));
+  return logits;
+}
+
+std::vector<double> Softmax(const std::vector<float>& logits) {
+  double sum = 0;
+  std::vector<double> p;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  for (const float logit : logits) p.push_back(std::exp(double{logit}) / sum);
+  return p;
+}
+
+double NaiveJs(const std::vector<float>& a, const std::vector<float>& b) {
+  const auto p = Softmax(a), q = Softmax(b);
+  double js = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double m = (p[i] + q[i]) / 2;
+    js += p[i] / 2 * std::log(p[i] / m) + q[i] / 2 * std::log(q[i] / m);
+  }
+  return js;
+}
+
+TopLogits Top(const std::vector<float>& logits, uint32_t count) {
+  bool finite = false;
+  const TopLogits top = TopOf(logits, count, &finite);
+  EXPECT_TRUE(finite);
+  return top;
+}
+
+TEST(JensenShannon, EqualsItsDefinitionOnWholeVocabularies) {
+  base::Random random(1);
+  for (int round = 0; round < 100; ++round) {
+    const auto a = RandomLogits(random, 50, 10), b = RandomLogits(random, 50, 10);
+    EXPECT_NEAR(JensenShannon(Top(a, 50), Top(b, 50)), NaiveJs(a, b), 1e-6);
+    EXPECT_NEAR(JensenShannon(Top(a, 50), Top(a, 50)), 0, 1e-9);
+  }
+}
+
+TEST(JensenShannon, IsNearItsDefinitionWhenTheUnlistedMassIsSmall) {
+  base::Random random(2);
+  for (int round = 0; round < 50; ++round) {
+    auto a = RandomLogits(random, 1000, 4);
+    for (size_t i = 0; i < 20; ++i) a[random.Below(1000)] += 8;
+    auto b = a;
+    for (float& logit : b) logit += static_cast<float>(random.Unit() - 0.5);
+    const TopLogits ta = Top(a, 64), tb = Top(b, 64);
+    double listed = 0;
+    for (const auto& entry : ta.entries) listed += std::exp(entry.logit - ta.log_sum);
+    EXPECT_NEAR(JensenShannon(ta, tb), NaiveJs(a, b), 2 * (1 - listed) + 1e-6);
+  }
+}
+
+TEST(JensenShannon, OfStrangersIsNearItsLargest) {
+  std::vector<float> a(100, -20), b(100, -20);
+  a[3] = 20;
+  b[4] = 20;
+  EXPECT_NEAR(JensenShannon(Top(a, 8), Top(b, 8)), std::numbers::ln2, 1e-6);
+}
+
+TEST(TopOf, ListsTheMostLikelyTokensInTheirOrder) {
+  const TopLogits top = Top({1, 5, 3, 5}, 3);
+  ASSERT_EQ(top.entries.size(), 3u);
+  EXPECT_EQ(top.entries[0].token, 1);
+  EXPECT_EQ(top.entries[1].token, 3);
+  EXPECT_EQ(top.entries[2].token, 2);
+  EXPECT_NEAR(top.log_sum, std::log(std::exp(1) + 2 * std::exp(5) + std::exp(3)), 1e-6);
+  EXPECT_EQ(Margin(top), 0);
+}
+
+TEST(TopOf, SaysWhenALogitIsNotFinite) {
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    bool finite = true;
+    EXPECT_TRUE(TopOf(std::vector<float>{1, bad}, 2, &finite).entries.empty());
+    EXPECT_FALSE(finite);
+  }
+}
+
+TEST(Entropy, IsThatOfTheSoftmax) {
+  EXPECT_NEAR(Entropy(std::vector<float>(64, 3)), std::log(64), 1e-9);
+  EXPECT_NEAR(Entropy(std::vector<float>{100, 0}), 0, 1e-9);
+  EXPECT_EQ(Entropy({}), 0);
+}
+
+}  // namespace
+}  // namespace kvlink::verify
