@@ -46,7 +46,15 @@ struct Type {
 constexpr Type kTypes[] = {
     {"q4_0", GGML_TYPE_Q4_0, kernel::WeightType::kQ4_0, false},
     {"q4_1", GGML_TYPE_Q4_1, kernel::WeightType::kQ4_1, false},
+    {"q5_0", GGML_TYPE_Q5_0, kernel::WeightType::kQ5_0, false},
+    {"q5_1", GGML_TYPE_Q5_1, kernel::WeightType::kQ5_1, false},
     {"q8_0", GGML_TYPE_Q8_0, kernel::WeightType::kQ8_0, false},
+    {"q4_K", GGML_TYPE_Q4_K, kernel::WeightType::kQ4_K, false},
+    {"q5_K", GGML_TYPE_Q5_K, kernel::WeightType::kQ5_K, false},
+    {"q6_K", GGML_TYPE_Q6_K, kernel::WeightType::kQ6_K, false},
+    {"f16", GGML_TYPE_F16, kernel::WeightType::kF16, true},
+    {"bf16", GGML_TYPE_BF16, kernel::WeightType::kBF16, true},
+    {"f32", GGML_TYPE_F32, kernel::WeightType::kF32, true},
 };
 
 struct Shape {
@@ -161,9 +169,9 @@ size_t CopiesOf(const Type& type, Shape shape, bool cold) {
 class Ours {
  public:
   Ours(const Type& type, Shape shape, size_t copies, const std::vector<std::byte>& weights) {
-    const kernel::PackedMatrix::Source source{weights.data(), shape.outputs};
+    const kernel::PackedMatrix::Source source{type.packed, weights.data(), shape.outputs, nullptr};
     for (size_t i = 0; i < copies; ++i) {
-      auto packed = kernel::PackedMatrix::Pack(type.packed, shape.inputs, {&source, 1}, 1);
+      auto packed = kernel::PackedMatrix::Pack(shape.inputs, {&source, 1}, 1);
       if (!packed.ok()) std::fprintf(stderr, "%s\n", packed.status().message().c_str());
       if (!packed.ok()) std::exit(1);
       matrices_.push_back(*std::move(packed));
@@ -171,14 +179,15 @@ class Ours {
   }
   void SetRows(const std::vector<float>& x, uint32_t rows) {
     const kernel::PackedMatrix& w = matrices_[0];
-    x_.resize(rows * kernel::QuantizedRowBytes(w.inputs()));
-    kernel::Quantize(x.data(), w.inputs(), w.inputs(), x_.data(), 0, rows);
+    const size_t bytes = kernel::InputRowBytes(w.format(), w.inputs());
+    x_.resize(rows * bytes);
+    kernel::Quantize(w.format(), x.data(), w.inputs(), w.inputs(), x_.data(), 0, rows);
+    input_ = {x_.data(), bytes, rows};
     y_.resize(size_t{rows} * w.rows());
-    rows_ = rows;
   }
   void Multiply() {
     const kernel::PackedMatrix& w = matrices_[next_++ % matrices_.size()];
-    kernel::Multiply(w, x_.data(), rows_, y_.data(), w.rows(), nullptr, 0, 0, w.panels());
+    kernel::Multiply(w, input_, y_.data(), w.rows(), nullptr, 0, 0, w.panels());
   }
   size_t bytes() const { return matrices_[0].bytes(); }
 
@@ -186,7 +195,7 @@ class Ours {
   std::vector<kernel::PackedMatrix> matrices_;
   std::vector<std::byte> x_;
   std::vector<float> y_;
-  uint32_t rows_ = 0;
+  kernel::InputRows input_;
   size_t next_ = 0;
 };
 

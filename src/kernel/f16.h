@@ -36,4 +36,12 @@ inline uint16_t F32ToF16(float f) {
   return static_cast<uint16_t>(sign | ((magnitude + 0xfffu + odd - 0x38000000u) >> 13));
 }
 
+// bfloat16: the upper half of a float, rounded to nearest even. No NaN.
+inline uint16_t F32ToBF16(float f) {
+  const uint32_t bits = std::bit_cast<uint32_t>(f);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+inline float BF16ToF32(uint16_t b) { return std::bit_cast<float>(uint32_t{b} << 16); }
+
 }  // namespace kvlink::kernel

@@ -34,11 +34,11 @@ Status Stack::Pack(int num_threads) {
   std::vector<kernel::PackedMatrix::Source> sources;
   for (const Linear& layer : layers_) {
     if (layer.weight->type != type || layer.bias != nullptr) return Status::Ok();
-    sources.push_back({static_cast<const std::byte*>(layer.weight->data),
-                       static_cast<uint32_t>(layer.weight->ne[1])});
+    sources.push_back({*packed_type, static_cast<const std::byte*>(layer.weight->data),
+                       static_cast<uint32_t>(layer.weight->ne[1]), nullptr});
   }
   const auto inputs = static_cast<uint32_t>(layers_.front().weight->ne[0]);
-  auto packed = kernel::PackedMatrix::Pack(*packed_type, inputs, sources, num_threads);
+  auto packed = kernel::PackedMatrix::Pack(inputs, sources, num_threads);
   if (!packed.ok()) return packed.status();
   packed_ = *std::move(packed);
   return Status::Ok();

@@ -1,0 +1,177 @@
+// Tiles of the products with float weights, compiled once per instruction set (Highway's
+// foreach_target pattern).
+//
+// Every kFloatChunk inputs are summed by fused multiply-adds in order, and the sums of the chunks
+// are added in order: more exact than one long sum, and with few rows several chunks can be under
+// way at once without changing a bit.
+#if defined(KVLINK_KERNEL_PACKED_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVLINK_KERNEL_PACKED_FLOAT_INL_H_
+#undef KVLINK_KERNEL_PACKED_FLOAT_INL_H_
+#else
+#define KVLINK_KERNEL_PACKED_FLOAT_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL
+// For the one function below that asks the processor first.
+#pragma GCC push_options
+#pragma GCC target("avx512bf16")
+#endif
+namespace kvlink::kernel {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct FloatTile {
+  const uint8_t* w;    // the panel, at the first input to multiply
+  uint32_t column;     // the first
+  const std::byte* x;  // first row, at the first input to multiply
+  size_t x_stride;
+  uint32_t inputs;
+  float* acc;  // [rows][kPanelRows]: added to
+};
+
+#define KVLINK_UNROLL _Pragma("GCC unroll 16")
+
+using FloatD = hn::CappedTag<float, 16>;
+using FloatV = hn::Vec<FloatD>;
+constexpr uint32_t kFloatLanes = hn::MaxLanes(FloatD());
+constexpr uint32_t kFloatPanelColumns = kPanelRows / kFloatLanes;
+
+#if HWY_TARGET <= HWY_AVX3
+constexpr uint32_t kFloatTileRows = 12, kFloatTileColumns = 2;
+#elif HWY_TARGET == HWY_AVX2
+constexpr uint32_t kFloatTileRows = 6, kFloatTileColumns = 2;
+#else
+constexpr uint32_t kFloatTileRows = 4, kFloatTileColumns = kFloatPanelColumns < 4 ? 2 : 4;
+#endif
+
+// Chunks under way at once.
+constexpr uint32_t FloatStreams(uint32_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+// How weights of a type are multiplied: Step adds `kInputs` inputs.
+template <WeightType kType>
+struct FloatSteps {
+  static constexpr uint32_t kInputs = 1;
+  static constexpr size_t kInputBytes = sizeof(float);  // of an activation
+  template <uint32_t kRows>
+  HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
+                              FloatV (&acc)[kRows][kFloatTileColumns]) {
+    const FloatD df;
+    FloatV v[kFloatTileColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+      if constexpr (kType == WeightType::kF16) {
+        const hn::Rebind<hwy::float16_t, FloatD> dh;
+        v[c] = hn::PromoteTo(
+            df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(w) + c * kFloatLanes));
+      } else {
+        v[c] = hn::LoadU(df, reinterpret_cast<const float*>(w) + c * kFloatLanes);
+      }
+    }
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const FloatV input = hn::Set(df, *reinterpret_cast<const float*>(x + t * x_stride));
+      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[t][c] =
+          hn::MulAdd(v[c], input, acc[t][c]);
+    }
+  }
+};
+
+template <>
+struct FloatSteps<WeightType::kBF16> {
+  static constexpr uint32_t kInputs = 2;
+  static constexpr size_t kInputBytes = sizeof(float);
+  template <uint32_t kRows>
+  HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
+                              FloatV (&acc)[kRows][kFloatTileColumns]) {
+    const FloatD df;
+    const hn::Repartition<uint32_t, FloatD> du;
+    FloatV even[kFloatTileColumns], odd[kFloatTileColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+      const auto pair = hn::LoadU(du, reinterpret_cast<const uint32_t*>(w) + c * kFloatLanes);
+      even[c] = hn::BitCast(df, hn::ShiftLeft<16>(pair));
+      odd[c] = hn::BitCast(df, hn::And(pair, hn::Set(du, 0xffff0000u)));
+    }
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const auto* input = reinterpret_cast<const float*>(x + t * x_stride);
+      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+        acc[t][c] = hn::MulAdd(even[c], hn::Set(df, input[0]), acc[t][c]);
+        acc[t][c] = hn::MulAdd(odd[c], hn::Set(df, input[1]), acc[t][c]);
+      }
+    }
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3_DL
+struct NativeBF16Steps {
+  static constexpr uint32_t kInputs = 2;
+  static constexpr size_t kInputBytes = 2;
+  template <uint32_t kRows>
+  HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
+                              FloatV (&acc)[kRows][kFloatTileColumns]) {
+    __m512i v[kFloatTileColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) v[c] =
+        _mm512_loadu_si512(w + c * 64);
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const __m512i pair = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + t * x_stride));
+      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[t][c].raw =
+          _mm512_dpbf16_ps(acc[t][c].raw, reinterpret_cast<__m512bh>(v[c]),
+                           reinterpret_cast<__m512bh>(pair));
+    }
+  }
+};
+#endif
+
+// Adds the sums of kStreams chunks of `inputs` inputs each.
+template <class Steps, size_t kWeightBytes, uint32_t kRows, uint32_t kStreams>
+HWY_INLINE void AddChunks(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
+                          float* acc_at) {
+  const FloatD df;
+  constexpr size_t kStepBytes = kPanelRows * kWeightBytes * Steps::kInputs;
+  FloatV acc[kStreams][kRows][kFloatTileColumns];
+  KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+          KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[s][t][c] =
+              hn::Zero(df);
+  for (uint32_t i = 0; i < inputs; i += Steps::kInputs) {
+    KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
+        Steps::Step(w + s * (kFloatChunk / Steps::kInputs) * kStepBytes,
+                    x + s * kFloatChunk * Steps::kInputBytes, x_stride, acc[s]);
+    w += kStepBytes;
+    x += Steps::kInputs * Steps::kInputBytes;
+  }
+  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+      float* at = acc_at + t * kPanelRows + c * kFloatLanes;
+      FloatV sum = hn::LoadU(df, at);
+      KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++) sum = hn::Add(sum, acc[s][t][c]);
+      hn::StoreU(sum, df, at);
+    }
+  }
+}
+
+template <class Steps, size_t kWeightBytes, uint32_t kRows>
+HWY_ATTR void MultiplyFloatTile(const FloatTile& a) {
+  constexpr uint32_t kStreams = FloatStreams(kRows);
+  constexpr size_t kColumnBytes = kFloatLanes * kWeightBytes * Steps::kInputs;
+  const uint8_t* w = a.w + a.column * kColumnBytes;
+  float* acc = a.acc + a.column * kFloatLanes;
+  uint32_t i = 0;
+  const auto at = [&](uint32_t input) { return w + size_t{input} * kPanelRows * kWeightBytes; };
+  for (; i + kStreams * kFloatChunk <= a.inputs; i += kStreams * kFloatChunk) {
+    AddChunks<Steps, kWeightBytes, kRows, kStreams>(at(i), a.x + i * Steps::kInputBytes, a.x_stride,
+                                                    kFloatChunk, acc);
+  }
+  for (; i < a.inputs; i += kFloatChunk) {
+    AddChunks<Steps, kWeightBytes, kRows, 1>(at(i), a.x + i * Steps::kInputBytes, a.x_stride,
+                                             std::min(kFloatChunk, a.inputs - i), acc);
+  }
+}
+
+#undef KVLINK_UNROLL
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvlink::kernel
+#if HWY_TARGET == HWY_AVX3_DL
+#pragma GCC pop_options
+#endif
+HWY_AFTER_NAMESPACE();
+#endif

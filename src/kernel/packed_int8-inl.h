@@ -1,0 +1,435 @@
+// Tiles of the int8 product, compiled once per instruction set (Highway's foreach_target pattern).
+//
+// A tile is a few activation rows x a few columns of outputs (a column is one vector of floats).
+// For every block of 32 inputs, eight weight vectors a column are unpacked once and meet every row;
+// then one conversion and two or three multiplications add the block to the accumulators. All of
+// that is exact integer arithmetic up to the conversion, so that instruction sets agree to the last
+// bit:
+//   VNNI, NEON with dot products   four bytes into an int32 lane at a time
+//   AVX2, AVX-512 without VNNI     bytes to int16 pairs, as many as cannot overflow, then to int32
+//   NEON without them              int16 products, added by pairs
+//   anything else                  plain C++
+#if defined(KVLINK_KERNEL_PACKED_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVLINK_KERNEL_PACKED_INT8_INL_H_
+#undef KVLINK_KERNEL_PACKED_INT8_INL_H_
+#else
+#define KVLINK_KERNEL_PACKED_INT8_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL
+// Highway checks VNNI before it picks this target, but does not switch the instructions on.
+#pragma GCC push_options
+#pragma GCC target("avx512vnni")
+#endif
+namespace kvlink::kernel {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct IntTile {
+  const uint8_t* w;    // the panel, at its first group to multiply
+  uint32_t column;     // the first
+  const std::byte* x;  // first row, at its first block to multiply
+  size_t x_stride;
+  uint32_t blocks;
+  float* acc;  // [rows][kPanelRows]: added to
+};
+
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
+
+#define KVLINK_UNROLL _Pragma("GCC unroll 16")
+
+using IntF = hn::CappedTag<float, 16>;
+using IntI = hn::RebindToSigned<IntF>;
+using IntU8 = hn::Repartition<uint8_t, IntF>;
+using IntI16 = hn::Repartition<int16_t, IntF>;
+using VF = hn::Vec<IntF>;
+using VI = hn::Vec<IntI>;
+using VU8 = hn::Vec<IntU8>;
+using VI16 = hn::Vec<IntI16>;
+constexpr uint32_t kColumnLanes = hn::MaxLanes(IntF());
+constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
+
+// Rows of the highest tile; columns of a tile of `rows`: as many accumulators as registers allow.
+#if HWY_TARGET <= HWY_AVX3
+constexpr uint32_t kIntTileRows = 6;
+constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
+#elif HWY_TARGET == HWY_AVX2
+constexpr uint32_t kIntTileRows = 4;
+constexpr uint32_t IntTileColumns(uint32_t rows) { return rows == 1 ? 2 : 1; }
+#else
+constexpr uint32_t kIntTileRows = 4;
+constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
+#endif
+
+// How the int8 dot product of this target works.
+#if HWY_TARGET <= HWY_AVX3_DL
+constexpr bool kPairwise = false;     // sums pass through int16
+constexpr bool kSignedBytes = false;  // 8-bit weights are multiplied signed, without an offset
+HWY_INLINE VI Dot(VI sum, VU8 u, VI x) { return VI{_mm512_dpbusd_epi32(sum.raw, u.raw, x.raw)}; }
+#elif HWY_TARGET == HWY_NEON
+constexpr bool kPairwise = false;
+constexpr bool kSignedBytes = true;
+HWY_INLINE VI Dot(VI sum, VU8 u, VI x) {
+  const int8x16_t a = vreinterpretq_s8_u8(u.raw), b = vreinterpretq_s8_s32(x.raw);
+#ifdef __ARM_FEATURE_DOTPROD
+  return VI(vdotq_s32(sum.raw, a, b));
+#else
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+  const int32x4_t high = vpaddlq_s16(vmull_high_s8(a, b));
+  return VI(vaddq_s32(sum.raw, vpaddq_s32(low, high)));
+#endif
+}
+#else
+constexpr bool kPairwise = true;
+constexpr bool kSignedBytes = true;
+#if HWY_TARGET == HWY_AVX2
+HWY_INLINE VI16 Pairs(VU8 u, VI x) { return VI16{_mm256_maddubs_epi16(u.raw, x.raw)}; }
+HWY_INLINE VI PairSums(VI16 v) { return VI{_mm256_madd_epi16(v.raw, _mm256_set1_epi16(1))}; }
+// Signed weights w: |w| <= 128 and |x| <= 127, so that a pair stays inside int16.
+HWY_INLINE VI16 SignedPairs(VU8 w, VI x) {
+  return VI16{_mm256_maddubs_epi16(_mm256_abs_epi8(w.raw), _mm256_sign_epi8(x.raw, w.raw))};
+}
+#else
+HWY_INLINE VI16 Pairs(VU8 u, VI x) { return VI16{_mm512_maddubs_epi16(u.raw, x.raw)}; }
+HWY_INLINE VI PairSums(VI16 v) { return VI{_mm512_madd_epi16(v.raw, _mm512_set1_epi16(1))}; }
+HWY_INLINE VI16 SignedPairs(VU8 w, VI x) {
+  const __m512i minus_x = _mm512_sub_epi8(_mm512_setzero_si512(), x.raw);
+  const __m512i x_sign = _mm512_mask_blend_epi8(_mm512_movepi8_mask(w.raw), x.raw, minus_x);
+  return VI16{_mm512_maddubs_epi16(_mm512_abs_epi8(w.raw), x_sign)};
+}
+#endif
+// Vectors of `bits` whose pairs fit one int16: pairs are at most 2 * 127 * (2^bits - 1).
+constexpr uint32_t PairSteps(uint32_t bits) {
+  return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+#endif
+
+// Weight vector kJ of a block: unsigned bytes, but signed ones of 8 bits where kSignedBytes.
+template <WeightType kType, uint32_t kJ>
+HWY_INLINE VU8 Unpack(const uint8_t* quants) {
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  const IntU8 du;
+  const hn::Repartition<uint16_t, IntU8> d16;
+  if constexpr (kLayout.bits == 8) {
+    const VU8 v = hn::LoadU(du, quants + kJ * 64);
+    return kSignedBytes ? hn::Xor(v, hn::Set(du, 0x80)) : v;
+  } else {
+    const VU8 v = hn::LoadU(du, quants + kJ % 4 * 64);
+    const VU8 shifted = kJ < 4 ? v : hn::BitCast(du, hn::ShiftRight<4>(hn::BitCast(d16, v)));
+    const VU8 low = hn::And(shifted, hn::Set(du, 15));
+    if constexpr (kLayout.bits == 4) {
+      return low;
+    } else {
+      constexpr bool kFive = kLayout.bits == 5;
+      const auto high = hn::BitCast(d16, hn::LoadU(du, quants + 256 + (kFive ? 0 : kJ / 4 * 64)));
+      constexpr int kLeft = 4 - static_cast<int>(kFive ? kJ : 2 * (kJ % 4));
+      const auto at_place = kLeft > 0   ? hn::ShiftLeft<(kLeft > 0 ? kLeft : 0)>(high)
+                            : kLeft < 0 ? hn::ShiftRight<(kLeft < 0 ? -kLeft : 0)>(high)
+                                        : high;
+      return hn::OrAnd(low, hn::BitCast(du, at_place), hn::Set(du, kFive ? 0x10 : 0x30));
+    }
+  }
+}
+
+template <WeightType kType, uint32_t kRows, uint32_t kColumns>
+struct IntTileOf {
+  static constexpr PackedLayout kLayout = LayoutOf(kType);
+  using Sums = VI[kRows][kColumns];
+
+  const uint8_t* column[kColumns];  // at the current group
+  uint32_t lane[kColumns];          // of a column in its half
+  const std::byte* x;
+  size_t x_stride;
+
+  HWY_INLINE explicit IntTileOf(const IntTile& a) : x(a.x), x_stride(a.x_stride) {
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
+      const uint32_t first = (a.column + c) * kColumnLanes;
+      column[c] = a.w + first / kLanes16 * kLayout.half_bytes();
+      lane[c] = first % kLanes16;
+    }
+  }
+
+  // What the next groups will read.
+  HWY_INLINE void Prefetch() const {
+    for (uint32_t c = 0; c < kColumns; c++) {
+      if (lane[c] != 0) continue;
+      for (size_t at = 0; at < kLayout.half_bytes(); at += 64)
+        hwy::Prefetch(column[c] + kPrefetchAhead + at);
+    }
+  }
+
+  HWY_INLINE const QuantBlock& Block(uint32_t t, uint32_t b) const {
+    return reinterpret_cast<const QuantBlock*>(x + t * x_stride)[b];
+  }
+
+  // Four inputs of a row, in every lane.
+  HWY_INLINE VI Group(uint32_t t, uint32_t b, uint32_t j) const {
+    int32_t group;
+    std::memcpy(&group, Block(t, b).q + 4 * j, 4);
+    return hn::Set(IntI(), group);
+  }
+
+  template <uint32_t kJ>
+  HWY_INLINE VU8 Weights(uint32_t c, uint32_t i) const {
+    return Unpack<kType, kJ>(column[c] + i * kLayout.quant_bytes() + lane[c] * 4);
+  }
+
+  // The order in which a block's vectors are taken: j and j + 4 share stored nibbles.
+  static constexpr uint32_t Vector(uint32_t n) { return kLayout.pairs() ? n : n % 2 * 4 + n / 2; }
+
+#if HWY_TARGET <= HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+  template <uint32_t kJ>
+  HWY_INLINE void Step(uint32_t b, uint32_t i, Sums& sums) const {
+    VU8 u[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) u[c] = Weights<kJ>(c, i);
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const VI group = Group(t, b, kJ);
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] =
+          Dot(sums[t][c], u[c], group);
+    }
+  }
+
+  // Adds sizeof...(kN) vectors from the kFirst-th on.
+  template <uint32_t kFirst, uint32_t... kN>
+  HWY_INLINE void AddVectors(uint32_t b, uint32_t i, Sums& sums,
+                             std::integer_sequence<uint32_t, kN...>) const {
+    (Step<Vector(kFirst + kN)>(b, i, sums), ...);
+  }
+#else
+  using PairArray = VI16[kRows][kColumns];
+
+  template <uint32_t kJ, bool kFirst, bool kLast>
+  HWY_INLINE void Step(uint32_t b, uint32_t i, PairArray& pairs, Sums& sums) const {
+    VU8 u[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) u[c] = Weights<kJ>(c, i);
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const VI group = Group(t, b, kJ);
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
+        const VI16 v = kLayout.bits == 8 ? SignedPairs(u[c], group) : Pairs(u[c], group);
+        if constexpr (kFirst) {
+          pairs[t][c] = v;
+        } else {
+          pairs[t][c] = hn::Add(pairs[t][c], v);
+        }
+        if constexpr (kLast) sums[t][c] = hn::Add(sums[t][c], PairSums(pairs[t][c]));
+      }
+    }
+  }
+
+  template <uint32_t kFirst, uint32_t... kN>
+  HWY_INLINE void AddVectors(uint32_t b, uint32_t i, Sums& sums,
+                             std::integer_sequence<uint32_t, kN...>) const {
+    constexpr uint32_t kSteps = PairSteps(kLayout.bits);
+    PairArray pairs;
+    (Step<Vector(kFirst + kN), kN % kSteps == 0, kN % kSteps == kSteps - 1>(b, i, pairs, sums),
+     ...);
+  }
+#endif
+
+  // What the unsigned weights have too much, taken off the sums; see PackedLayout::offset_bits.
+  HWY_INLINE VI Offset(int32_t minus_sum) const {
+    if constexpr (kLayout.affine() || (kLayout.bits == 8 && kSignedBytes)) {
+      return hn::Zero(IntI());
+    } else {
+      return hn::ShiftLeft<kLayout.offset_bits>(hn::Set(IntI(), minus_sum));
+    }
+  }
+
+  HWY_INLINE VF Half(uint32_t c, size_t at) const {
+    const hn::Rebind<hwy::float16_t, IntF> dh;
+    const auto* p = reinterpret_cast<const hwy::float16_t*>(column[c] + at) + lane[c];
+    return hn::PromoteTo(IntF(), hn::LoadU(dh, p));
+  }
+
+  template <typename T>
+  HWY_INLINE VF Bytes(uint32_t c, size_t at) const {
+    const hn::Rebind<T, IntF> d8;
+    const auto* p = reinterpret_cast<const T*>(column[c] + at) + lane[c];
+    return hn::ConvertTo(IntF(), hn::PromoteTo(IntI(), hn::LoadU(d8, p)));
+  }
+
+  HWY_INLINE VF Scale(uint32_t c, uint32_t i) const {
+    const size_t at = kLayout.scales_of(i);
+    if constexpr (kLayout.scales == ScaleKind::kSuper) {
+      return hn::Mul(Bytes<uint8_t>(c, at), Half(c, kLayout.scales_of(kLayout.group)));
+    } else {
+      return Half(c, at);
+    }
+  }
+
+  // m of w = d u + m
+  HWY_INLINE VF Minimum(uint32_t c, uint32_t i) const {
+    if constexpr (kLayout.scales == ScaleKind::kSuper) {
+      return hn::Neg(hn::Mul(Bytes<uint8_t>(c, kLayout.scales_of(i) + kLanes16),
+                             Half(c, kLayout.scales_of(kLayout.group) + 2 * kLanes16)));
+    } else {
+      return Half(c, kLayout.scales_of(i) + 2 * kLanes16);
+    }
+  }
+
+  HWY_INLINE VF PairScale(uint32_t c, uint32_t i, uint32_t k) const {
+    return hn::Mul(Bytes<int8_t>(c, kLayout.scales_of(i) + k * kLanes16),
+                   Half(c, kLayout.scales_of(kLayout.group)));
+  }
+
+  HWY_INLINE void AddBlock(uint32_t b, uint32_t i, VF (&acc)[kRows][kColumns]) const {
+    const IntF df;
+    Sums sums;
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const VI offset = Offset(Block(t, b).minus_sum);
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] = offset;
+    }
+    AddVectors<0>(b, i, sums, std::make_integer_sequence<uint32_t, 8>());
+    VF d[kColumns], m[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
+      d[c] = Scale(c, i);
+      m[c] = kLayout.affine() ? Minimum(c, i) : d[c];
+    }
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      const VF scale = hn::Set(df, Block(t, b).scale);
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
+        acc[t][c] = hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc[t][c]);
+        if constexpr (kLayout.affine())
+          acc[t][c] = hn::MulAdd(m[c], hn::Set(df, Block(t, b).scaled_sum), acc[t][c]);
+      }
+    }
+  }
+
+  // A block whose halves have their own scales.
+  HWY_INLINE void AddPairedBlock(uint32_t b, uint32_t i, VF (&acc)[kRows][kColumns]) const {
+    const IntF df;
+    KVLINK_UNROLL for (uint32_t k = 0; k < 2; k++) {
+      Sums sums;
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+        const QuantBlock& q = Block(t, b);
+        const VI end = Offset(q.minus_sum_end);
+        const VI offset = k == 1 ? end : hn::Sub(Offset(q.minus_sum), end);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] = offset;
+      }
+      constexpr auto kFour = std::make_integer_sequence<uint32_t, 4>();
+      if (k == 0) AddVectors<0>(b, i, sums, kFour);
+      if (k == 1) AddVectors<4>(b, i, sums, kFour);
+      VF d[kColumns];
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) d[c] = PairScale(c, i, k);
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+        const VF scale = hn::Set(df, Block(t, b).scale);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c] =
+            hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc[t][c]);
+      }
+    }
+  }
+};
+
+template <WeightType kType, uint32_t kRows>
+HWY_ATTR void MultiplyIntTile(const IntTile& a) {
+  constexpr uint32_t kColumns = IntTileColumns(kRows);
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  const IntF df;
+  IntTileOf<kType, kRows, kColumns> tile(a);
+  float* acc_at = a.acc + a.column * kColumnLanes;
+  VF acc[kRows][kColumns];
+  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c] =
+          hn::LoadU(df, acc_at + t * kPanelRows + c * kColumnLanes);
+  for (uint32_t first = 0; first < a.blocks; first += kLayout.group) {
+    const uint32_t num = std::min(kLayout.group, a.blocks - first);
+    for (uint32_t i = 0; i < num; i++) {
+      if constexpr (kLayout.pairs()) {
+        tile.AddPairedBlock(first + i, i, acc);
+      } else {
+        tile.AddBlock(first + i, i, acc);
+      }
+    }
+    if constexpr (kRows <= 2) tile.Prefetch();
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
+        tile.column[c] += kLayout.group_bytes();
+  }
+  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
+          hn::StoreU(acc[t][c], df, acc_at + t * kPanelRows + c * kColumnLanes);
+}
+
+#undef KVLINK_UNROLL
+
+#else  // plain C++
+
+constexpr uint32_t kColumnLanes = kLanes16;
+constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
+constexpr uint32_t kIntTileRows = 1;
+constexpr uint32_t IntTileColumns(uint32_t) { return 1; }
+
+// Weight `k` of block i of a half's lane.
+template <WeightType kType>
+int32_t WeightAt(const uint8_t* half, uint32_t i, uint32_t lane, uint32_t k) {
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  const uint32_t j = k / 4, at = lane * 4 + k % 4;
+  const uint8_t* quants = half + i * kLayout.quant_bytes();
+  if constexpr (kLayout.bits == 8) return quants[j * 64 + at];
+  const int32_t low = quants[j % 4 * 64 + at] >> (j < 4 ? 0 : 4) & 15;
+  if constexpr (kLayout.bits == 5) return low | (quants[256 + at] >> j & 1) << 4;
+  if constexpr (kLayout.bits == 6)
+    return low | (quants[256 + j / 4 * 64 + at] >> 2 * (j % 4) & 3) << 4;
+  return low;
+}
+
+inline float HalfAt(const uint8_t* p, uint32_t lane) {
+  uint16_t bits;
+  std::memcpy(&bits, p + 2 * lane, 2);
+  return F16ToF32(bits);
+}
+
+template <WeightType kType>
+float AddBlock(const uint8_t* half, uint32_t i, uint32_t lane, const QuantBlock& x, float acc) {
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  const uint8_t* scales = half + kLayout.scales_of(i);
+  const uint8_t* super = half + kLayout.scales_of(kLayout.group);
+  constexpr uint32_t kParts = kLayout.pairs() ? 2 : 1;
+  for (uint32_t part = 0; part < kParts; part++) {
+    int32_t sum = 0;
+    for (uint32_t k = part * 16; k < (part + 1) * 32 / kParts; k++) {
+      const int32_t offset = kLayout.affine() ? 0 : 1 << kLayout.offset_bits;
+      sum += (WeightAt<kType>(half, i, lane, k) - offset) * x.q[k];
+    }
+    float d;
+    if constexpr (kLayout.scales == ScaleKind::kSuper) {
+      d = static_cast<float>(scales[lane]) * HalfAt(super, lane);
+    } else if constexpr (kLayout.pairs()) {
+      d = static_cast<float>(static_cast<int8_t>(scales[part * 16 + lane])) * HalfAt(super, lane);
+    } else {
+      d = HalfAt(scales, lane);
+    }
+    acc = __builtin_fmaf(static_cast<float>(sum), d * x.scale, acc);
+  }
+  if constexpr (kLayout.affine()) {
+    const float m = kLayout.scales == ScaleKind::kSuper
+                        ? -(static_cast<float>(scales[16 + lane]) * HalfAt(super + 32, lane))
+                        : HalfAt(scales + 32, lane);
+    acc = __builtin_fmaf(m, x.scaled_sum, acc);
+  }
+  return acc;
+}
+
+template <WeightType kType, uint32_t kRows>
+void MultiplyIntTile(const IntTile& a) {
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  const auto* x = reinterpret_cast<const QuantBlock*>(a.x);
+  for (uint32_t lane = 0; lane < kLanes16; lane++) {
+    float& acc = a.acc[a.column * kLanes16 + lane];
+    const uint8_t* half = a.w + a.column * kLayout.half_bytes();
+    for (uint32_t b = 0; b < a.blocks; b++) {
+      acc = AddBlock<kType>(half + b / kLayout.group * kLayout.group_bytes(), b % kLayout.group,
+                            lane, x[b], acc);
+    }
+  }
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvlink::kernel
+#if HWY_TARGET == HWY_AVX3_DL
+#pragma GCC pop_options
+#endif
+HWY_AFTER_NAMESPACE();
+#endif
