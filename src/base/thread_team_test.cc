@@ -13,7 +13,7 @@ TEST(ThreadTeam, RunsTheFunctionOnceOnEachThread) {
     EXPECT_EQ(team.num_threads(), threads);
     std::vector<int> calls(static_cast<size_t>(threads));
     for (int round = 0; round < 100; ++round) {
-      team.Run([&](int thread) { ++calls[static_cast<size_t>(thread)]; });
+      team.Run(team.num_threads(), [&](int thread) { ++calls[static_cast<size_t>(thread)]; });
     }
     EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(threads), 100));
   }
@@ -25,7 +25,7 @@ TEST(ThreadTeam, ABarrierShowsWhatTheOthersWrote) {
   ThreadTeam team(kThreads);
   std::vector<int> written(kThreads);
   std::atomic<int> wrong{0};
-  team.Run([&](int thread) {
+  team.Run(team.num_threads(), [&](int thread) {
     for (int round = 1; round <= kRounds; ++round) {
       written[static_cast<size_t>(thread)] = round;
       team.Barrier(thread);
@@ -42,13 +42,29 @@ TEST(ThreadTeam, SleepersAreWoken) {
   std::atomic<int> passed{0};
   for (int round = 0; round < 10; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    team.Run([&](int thread) {
+    team.Run(team.num_threads(), [&](int thread) {
       if (thread == round % 3) std::this_thread::sleep_for(std::chrono::milliseconds(3));
       team.Barrier(thread);
       ++passed;
     });
   }
   EXPECT_EQ(passed, 30);
+}
+
+TEST(ThreadTeam, RunsOnSomeOfItsThreads) {
+  ThreadTeam team(4);
+  for (int round = 0; round < 3000; ++round) {
+    const int active = 1 + round * 7 % 4;
+    std::atomic<int> calls{0}, wrong{0};
+    team.Run(active, [&](int thread) {
+      if (thread >= active) ++wrong;
+      ++calls;
+      team.Barrier(thread);
+      if (calls != active) ++wrong;
+    });
+    ASSERT_EQ(calls, active);
+    ASSERT_EQ(wrong, 0);
+  }
 }
 
 TEST(ThreadTeam, EndsWithoutEverHavingRun) { ThreadTeam team(4); }

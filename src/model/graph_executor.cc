@@ -7,11 +7,19 @@
 namespace kvlink::model {
 namespace {
 
+// Rows from which a node is long: its pieces outlast a barrier's spinning.
+constexpr int64_t kManyRows = 32;
+
+// A thread that slept at a barrier lost as much time as its share of several small nodes. When it
+// happens at one barrier of so many, half the threads do better, until it is time to try again.
+constexpr size_t kBarriersPerSleep = 16;
+constexpr uint32_t kRunsUntilMore = 32;
+
 // More pieces even the threads out; but a claim costs as much as reading a few weights, so it needs
 // rows to pay.
 uint32_t NumPieces(const CustomNode& step, int num_threads) {
   if (num_threads == 1) return 1;
-  const uint32_t per_thread = step.tensor->ne[1] >= 32 ? 4 : 1;
+  const uint32_t per_thread = step.tensor->ne[1] >= kManyRows ? 4 : 1;
   return std::min(step.units, static_cast<uint32_t>(num_threads) * per_thread);
 }
 
@@ -48,7 +56,7 @@ Status GraphExecutor::Run(ggml_cgraph* graph, std::span<const CustomNode> steps)
     }
     for (auto& next : next_piece_) next.store(0, std::memory_order_relaxed);
     steps_ = steps;
-    team_.Run([this](int thread) { Work(thread); });
+    RunSteps();
     return Status::Ok();
   }
   if (ggml_ == nullptr) {
@@ -62,8 +70,21 @@ Status GraphExecutor::Run(ggml_cgraph* graph, std::span<const CustomNode> steps)
   return Status::Ok();
 }
 
-void GraphExecutor::Work(int thread) {
-  const int num_threads = team_.num_threads();
+void GraphExecutor::RunSteps() {
+  const bool small = steps_.front().tensor->ne[1] < kManyRows;
+  const int active = small ? active_ : team_.num_threads();
+  team_.Run(active, [this, active](int thread) { Work(thread, active); });
+  if (!small) return;
+  if (team_.num_sleeps() * kBarriersPerSleep > steps_.size()) {
+    active_ = std::max(1, active_ / 2);
+    runs_until_more_ = kRunsUntilMore;
+  } else if (active_ < team_.num_threads() && --runs_until_more_ == 0) {
+    active_ = std::min(team_.num_threads(), active_ * 2);
+    runs_until_more_ = kRunsUntilMore;
+  }
+}
+
+void GraphExecutor::Work(int thread, int num_threads) {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const CustomNode& step = steps_[i];
     if (i > 0) team_.Barrier(thread);

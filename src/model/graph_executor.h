@@ -4,7 +4,8 @@
 // our own: pieces of a node go to whoever is free, so that a thread that the system has taken off
 // its core holds up one piece and not a share of the work, and waiting threads sleep before long.
 // ggml's pool cuts each node evenly and spins, which is slower by half and more as soon as another
-// process wants a core. A graph with any node of ggml's own goes to ggml as a whole.
+// process wants a core. While threads wait for cores even so, small batches run on fewer of them. A
+// graph with any node of ggml's own goes to ggml as a whole.
 #pragma once
 
 #include <atomic>
@@ -32,10 +33,13 @@ class GraphExecutor {
   Status Run(ggml_cgraph* graph, std::span<const CustomNode> steps);
 
  private:
-  explicit GraphExecutor(int num_threads) : team_(num_threads) {}
-  void Work(int thread);
+  explicit GraphExecutor(int num_threads) : team_(num_threads), active_(num_threads) {}
+  void RunSteps();
+  void Work(int thread, int num_threads);
 
   base::ThreadTeam team_;
+  int active_;  // threads that small batches run on
+  uint32_t runs_until_more_ = 0;
   std::span<const CustomNode> steps_;
   std::vector<std::atomic<uint32_t>> next_piece_;  // by step
   std::unique_ptr<Compute> ggml_;                  // made when a graph first needs it
