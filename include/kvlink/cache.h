@@ -27,6 +27,7 @@
 
 #include "kvlink/kv_shape.h"
 #include "kvlink/options.h"
+#include "kvlink/similar.h"
 #include "kvlink/status.h"
 #include "kvlink/view.h"
 
@@ -51,6 +52,9 @@ struct LookupRequest {
   // Rows that generation may add; decides difference block or full copy. A sequence that adds more
   // gets a full copy then.
   uint32_t max_new_tokens = 0;
+  // Not kOff: rows of a similar prompt may stand in behind the exact ones. kOff is right for
+  // whoever needs exact answers; CacheOptions::similar.policy must permit it, too.
+  SimilarPolicy similar = SimilarPolicy::kOff;
 };
 
 enum class MissReason : uint8_t {
@@ -87,6 +91,10 @@ struct Plan {
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;  // index of the first token that is not covered; num_tokens if all are
   std::optional<InFlight> in_flight;
+  // A donor's rows for what is not exact; otherwise why not. Waiting for a donor that is being
+  // computed shows as in_flight.
+  std::optional<SimilarPlan> similar;
+  SimilarReason similar_reason = SimilarReason::kPolicy;
   double match_us = 0;  // time this lookup took
   uint32_t cached_tokens() const { return compute_from; }
 };
@@ -116,6 +124,23 @@ class Sequence {
   // become findable unless the request said store = false.
   virtual void Commit(std::span<const TokenId> tokens) = 0;
 
+  // --- Sequences that borrow a donor's rows (Plan::similar). They store nothing, and neither do
+  // their branches. ---
+
+  // The prompt's rows that run, ascending, all from num_ready() on; the other rows behind the exact
+  // ones are the donor's. Empty: this sequence borrows none, and all rows run. Rows are still
+  // committed in order of position: a run of borrowed rows goes with what is computed behind it.
+  virtual std::span<const Selection::Range> computed_rows() const = 0;
+
+  // The backward check, before the first token leaves: `logits` [vocabulary] of the prompt's last
+  // row, with all rows committed.
+  //   kAccept   go on
+  //   kEnlarge  more rows are selected now: num_ready() is back at the end of the exact rows, and
+  //             all of computed_rows() run again (views have changed)
+  //   kFallBack drop this sequence and begin another with similar = kOff
+  // Requires: computed_rows() is not empty.
+  virtual Verdict CheckFirstToken(std::span<const float> logits) = 0;
+
   // A branch that shares rows [0, num_tokens) copy-on-write; num_tokens <= num_ready.
   // `max_new_tokens` decides between a difference block and a full copy of the tail block.
   // kResourceExhausted when there is no page for the copy.
@@ -141,7 +166,14 @@ struct CacheStats {
   uint64_t single_flight_waits = 0, single_flight_takeovers = 0;
   uint64_t fallbacks = 0;       // a plan that could not be honoured became computing
   uint64_t output_splices = 0;  // own outputs recognised in later prompts
-  uint64_t match_ns = 0;        // wall time spent in Lookup, and in Begin checking the plan again
+  // Similar reuse. `similar_outcomes` counts how each request that asked for it ended (kNone:
+  // accepted); similar_tokens are the donor's rows in accepted requests.
+  std::array<uint64_t, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes{};
+  uint64_t similar_attempts = 0, similar_enlarged = 0, similar_waits = 0;
+  uint64_t shadows = 0, shadow_failures = 0;
+  uint64_t donors = 0;            // prompts that can lend rows now
+  uint64_t similar_match_ns = 0;  // of match_ns
+  uint64_t match_ns = 0;          // wall time spent in Lookup, and in Begin checking the plan again
 };
 
 class Cache {
@@ -165,6 +197,9 @@ class Cache {
   // A request starts to wait / stops waiting because its leader went away (statistics).
   virtual void CountWait() = 0;
   virtual void CountTakeover() = 0;
+
+  // The outcome of a shadow (Verdict::shadow): whether the exact run agreed with what was answered.
+  virtual void RecordShadow(uint64_t shadow, bool agreed) = 0;
 
   // Pins the resident blocks of this prompt for `ttl`, within the pin budget. Returns the tokens
   // pinned.

@@ -128,11 +128,28 @@ enum class EditClass : uint8_t {
 };
 const char* EditClassName(EditClass edit);
 
+// Trials of a class of edits: approximate answers that were compared with exact ones.
+struct SimilarTrials {
+  uint64_t trials = 0, failures = 0;
+};
+
+// What a lookup found in one donor: a value, checked again when the sequence begins.
+struct SimilarPlan {
+  uint64_t donor = 0;            // the cache's name for it
+  std::vector<ReuseSpan> spans;  // rows to borrow, all behind the exact ones
+  Selection selection;           // which of them run all the same, and all rows of no span
+  EditClass edit = EditClass::kWords;
+  double mask_similarity = 0, matrix_similarity = 0;  // forward check
+  uint32_t reused_rows = 0;                           // of the spans, that do not run
+};
+
 struct Verdict {
   enum class Action : uint8_t { kAccept, kEnlarge, kFallBack };
   Action action = Action::kFallBack;
   SimilarReason reason = SimilarReason::kNone;  // of the action; kNone when accepted
   double score = 0;                             // 0 (certain) to 1
+  uint64_t shadow = 0;  // not 0: run the prompt exactly when there is time, and report its outcome
+                        // under this number
 };
 
 inline const char* EditClassName(EditClass edit) {

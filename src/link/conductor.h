@@ -29,6 +29,7 @@ class Conductor final : public Cache {
   bool StillComputing(const InFlight& wait) const override;
   void CountWait() override { state_->counters->single_flight_waits.Add(); }
   void CountTakeover() override { state_->counters->single_flight_takeovers.Add(); }
+  void RecordShadow(uint64_t, bool) override {}
   Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) override;
   void Clear() override;
   void Remember(const Namespace& ns, std::string_view text,

@@ -196,6 +196,11 @@ void LinkedSequence::GoOverTo(size_t index, BlockId standing) {
   state_->store->NotePeak();  // its own block may stay in use, under somebody's difference
 }
 
+Verdict LinkedSequence::CheckFirstToken(std::span<const float>) {
+  KVLINK_CHECK(false) << "sequence " << id_ << " borrows no rows";
+  return {};
+}
+
 Result<std::unique_ptr<Sequence>> LinkedSequence::Fork(uint32_t num_tokens,
                                                        uint32_t max_new_tokens) {
   if (num_tokens > num_ready_) {

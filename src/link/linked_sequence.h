@@ -43,6 +43,8 @@ class LinkedSequence final : public Sequence {
   Status Reserve(uint32_t num_tokens) override;
   const SpanTable& table() const override { return table_; }
   void Commit(std::span<const TokenId> tokens) override;
+  std::span<const Selection::Range> computed_rows() const override { return {}; }
+  Verdict CheckFirstToken(std::span<const float> logits) override;
   Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) override;
 
  private:

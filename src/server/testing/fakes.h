@@ -72,6 +72,7 @@ class FakeCache : public Cache {
   bool StillComputing(const InFlight&) const override { return false; }
   void CountWait() override {}
   void CountTakeover() override {}
+  void RecordShadow(uint64_t, bool) override {}
   Result<uint32_t> Pin(const LookupRequest&, std::chrono::milliseconds) override {
     return uint32_t{0};
   }
