@@ -240,8 +240,9 @@ bool ExpandToF32(const std::string& source, const std::string& target) {
   return written;
 }
 
-std::string ExpandedModelPath() {
-  const std::string source = DefaultModelPath();
+std::string ExpandedModelPath() { return ExpandedPathOf(DefaultModelPath()); }
+
+std::string ExpandedPathOf(const std::string& source) {
   if (source.empty()) return "";
   const std::string target =
       TestFolder() + "/" + std::filesystem::path(source).stem().string() + "-f32.gguf";

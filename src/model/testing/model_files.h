@@ -21,7 +21,9 @@ std::string TestFolder();
 // Returns false on an error.
 bool ExpandToF32(const std::string& source, const std::string& target);
 
-// ExpandToF32 of the default model in TestFolder(), made when it is not there. Empty on an error.
+// ExpandToF32 of `source` (the default model) in TestFolder(), made when it is not there. Empty on
+// an error.
+std::string ExpandedPathOf(const std::string& source);
 std::string ExpandedModelPath();
 
 // A model with seeded random weights and a vocabulary of 300 tokens: real shapes, small enough to
