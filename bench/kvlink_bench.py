@@ -26,14 +26,17 @@ def kvlink_bench(arguments, *options):
         path = os.path.join(folder, "figures.json")
         command = [arguments.kvlink, "bench", "--quiet", "--model", arguments.model,
                    "--threads", str(arguments.threads), "--json", path, *options]
-        run(command)
+        run(command, timeout=getattr(arguments, "run_timeout", None))
         with open(path, encoding="utf-8") as file:
             return json.load(file)
 
 
 def run(command, **options):
     """stdout of a command; its stderr is shown when it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    except subprocess.TimeoutExpired as expired:
+        raise SystemExit(f"'{' '.join(map(str, command))}' was not done after {expired.timeout:.0f} s") from None
     if done.returncode != 0:
         raise SystemExit(f"'{' '.join(map(str, command))}' failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
     return done.stdout
