@@ -38,6 +38,9 @@ LookupRequest LookupOf(const Request& request) {
   lookup.ns = request.params.ns;
   lookup.reuse = request.params.reuse;
   lookup.store = request.params.store;
+  const bool may_borrow =
+      request.trunk.first && !request.exact_only && request.params.prompt_logprobs < 0;
+  lookup.similar = may_borrow ? request.params.similar : SimilarPolicy::kOff;
   lookup.min_compute = fresh_logprobs ? request.prompt_size() : 1;
   lookup.max_new_tokens =
       request.prompt_size() + request.max_tokens - static_cast<uint32_t>(lookup.tokens.size());
@@ -115,6 +118,7 @@ void CountCached(Core& core, Request& request) {
   if (ready <= request.counted_rows) return;
   const uint32_t cached = ready - request.counted_rows;
   request.counted_rows = ready;
+  if (request.shadow) return;
   request.report.cached_tokens += cached;
   core.stats.cached_prompt_tokens += cached;
 }
@@ -143,6 +147,11 @@ void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
   const LookupRequest lookup = LookupOf(request);
   request.trunk.next = std::min(sequence->num_ready(), size - lookup.min_compute);
   request.trunk.sequence = std::move(sequence);
+  if (lookup.similar != SimilarPolicy::kOff) {
+    request.report.similar_reason = request.plan.similar_reason;
+    if (request.plan.similar)
+      request.report.mask_similarity = request.plan.similar->mask_similarity;
+  }
   if (request.trunk.first) request.prompt_logprobs.clear();
   CountCached(core, request);
   ++core.epoch;

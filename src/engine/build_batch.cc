@@ -18,9 +18,10 @@ constexpr uint32_t kMaxLogprobRows = 32;
 
 void AddUnit(StepBatch& batch, const BatchUnit& unit, std::span<const TokenId> tokens,
              uint32_t num_ready) {
-  const auto table = static_cast<uint32_t>(batch.tables.size());
+  const SpanTable* spans = &unit.sequence->table();
+  if (batch.tables.empty() || batch.tables.back() != spans) batch.tables.push_back(spans);
+  const auto table = static_cast<uint32_t>(batch.tables.size()) - 1;
   const auto first_row = static_cast<uint32_t>(batch.rows.size());
-  batch.tables.push_back(&unit.sequence->table());
   batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
   for (uint32_t i = 0; i < unit.num_rows; ++i) {
     const uint32_t position = unit.first_position + i;
@@ -33,22 +34,42 @@ void AddUnit(StepBatch& batch, const BatchUnit& unit, std::span<const TokenId> t
   }
 }
 
-// Returns the rows taken.
-uint32_t AddTrunk(Core& core, Request& request, uint32_t room) {
+// Rows [first, first + count) of the trunk.
+void AddTrunkRows(Core& core, Request& request, uint32_t first, uint32_t count) {
   const Trunk& trunk = request.trunk;
-  const auto size = static_cast<uint32_t>(trunk.tokens.size());
   const bool every_row = trunk.first && request.params.prompt_logprobs >= 0;
-  uint32_t count = std::min(room, size - trunk.next);
-  if (every_row) count = std::min(count, kMaxLogprobRows);
-  if (count == 0) return 0;
   BatchUnit unit;
   unit.request = &request;
   unit.sequence = trunk.sequence.get();
-  unit.first_position = trunk.next;
+  unit.first_position = first;
   unit.num_rows = count;
-  const bool last = trunk.next + count == size;
+  const bool last = first + count == trunk.tokens.size();
   unit.num_outputs = every_row ? count : (trunk.first && last ? 1 : 0);
-  AddUnit(core.batch, unit, trunk.tokens.subspan(trunk.next, count), trunk.sequence->num_ready());
+  AddUnit(core.batch, unit, trunk.tokens.subspan(first, count), trunk.sequence->num_ready());
+}
+
+// Of a prompt on a donor's rows only those run that were selected.
+uint32_t AddSelectedRows(Core& core, Request& request, uint32_t room) {
+  uint32_t taken = 0;
+  for (const Selection::Range& range : request.trunk.sequence->computed_rows()) {
+    const uint32_t end = range.position + range.num_rows;
+    if (end <= request.trunk.next) continue;
+    const uint32_t first = std::max(range.position, request.trunk.next);
+    const uint32_t count = std::min(room - taken, end - first);
+    if (count == 0) break;
+    AddTrunkRows(core, request, first, count);
+    taken += count;
+  }
+  return taken;
+}
+
+// Returns the rows taken.
+uint32_t AddTrunk(Core& core, Request& request, uint32_t room) {
+  const Trunk& trunk = request.trunk;
+  if (request.borrows()) return AddSelectedRows(core, request, room);
+  uint32_t count = std::min(room, static_cast<uint32_t>(trunk.tokens.size()) - trunk.next);
+  if (trunk.first && request.params.prompt_logprobs >= 0) count = std::min(count, kMaxLogprobRows);
+  if (count > 0) AddTrunkRows(core, request, trunk.next, count);
   return count;
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -77,6 +78,8 @@ struct Core {
   // Pages ran out: nobody is admitted until some come back.
   bool admission_closed = false;
   bool any_ending = false;
+  // Waiting for idle time, newest last. What runs is a request of its own.
+  std::deque<std::unique_ptr<Shadow>> shadows;
 
   EngineStats stats;
   uint64_t peak_kv_bytes = 0;
@@ -105,6 +108,8 @@ void Execute(Core& core);
 void Sample(Core& core);
 // Reports and removes what has ended.
 void Finish(Core& core);
+// Starts a shadow while nothing else is to be done, and drops it when something is.
+void RunShadows(Core& core);
 
 // Shows the figures to other threads; before the batch runs and at the end of a step.
 void Publish(Core& core);
@@ -119,6 +124,13 @@ void End(Core& core, Request& request, FinishReason reason, Status status = {});
 // Releases the pages of a running request and puts it back in the queue. Invalidates `request`'s
 // place in `running`.
 void Preempt(Core& core, Request& request);
+// Takes a running request back into the queue, where its age puts it.
+void Requeue(Core& core, Request& request);
+// The backward check of a prompt that ran on a donor's rows, from its last row's logits. True: its
+// first tokens may be drawn.
+bool PassesCheck(Core& core, Request& request, std::span<const float> logits);
+// The exact logits of a shadow are there.
+void EndShadow(Core& core, Request& request, std::span<const float> logits);
 // Drops all sequences of the request.
 void ReleaseSequences(Core& core, Request& request);
 // Calls the request's callback; what it throws is counted.

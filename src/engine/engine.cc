@@ -13,8 +13,8 @@ namespace kvlink::engine {
 namespace {
 
 using Action = void (*)(Core&);
-constexpr Action kStep[] = {Expire,     Finish,  Admit,  Publish, Place,
-                            BuildBatch, Execute, Sample, Finish,  Publish};
+constexpr Action kStep[] = {Expire,     RunShadows, Finish, Admit,  Publish, Place,
+                            BuildBatch, Execute,    Sample, Finish, Publish};
 
 class SingleThreadEngine final : public Engine {
  public:

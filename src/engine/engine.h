@@ -58,6 +58,9 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;
   Namespace ns;
   bool reuse = true, store = true;  // cache policy of this request
+  // Not kOff: a similar prompt's rows may stand in for this one's, when the checks pass. Never with
+  // prompt_logprobs, nor after a preemption.
+  SimilarPolicy similar = SimilarPolicy::kOff;
   model::SamplingParams sampling;
   uint32_t max_tokens = 0;      // 0: as many as the context leaves
   uint32_t n = 1, best_of = 0;  // best_of 0: n. Branches fork the prompt; best_of > n keeps the
@@ -108,6 +111,12 @@ struct RequestReport {
            computed_tokens = 0;  // of the prompt; cached includes partial
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;
+  // Similar reuse: rows taken from a donor in the answer as it left, and how it came to that
+  // (kNone: accepted). Rows that ran for an attempt or its enlargement are in computed_tokens.
+  uint32_t similar_tokens = 0;
+  SimilarReason similar_reason = SimilarReason::kPolicy;
+  double mask_similarity = 0;  // of the plan that was tried; 0: none was
+  bool enlarged = false, fell_back = false;
   uint32_t preemptions = 0;
   bool waited_for_leader = false;
   std::vector<std::vector<TokenLogprob>>
@@ -129,7 +138,11 @@ struct EngineStats {
   uint64_t running = 0, waiting = 0, peak_running = 0, running_at_peak_kv = 0;
   uint64_t requests = 0, finished = 0, cancelled = 0, deadline_missed = 0, errors = 0, refused = 0,
            preemptions = 0;
-  uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;
+  // computed_tokens: all prompt rows that ran, those of refused attempts included.
+  uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, similar_prompt_tokens = 0,
+           computed_tokens = 0, generated_tokens = 0;
+  uint64_t shadow_tokens = 0;  // rows that ran in idle time to try answers from similar rows
+  uint64_t shadows_waiting = 0;
   uint64_t steps = 0;
   uint64_t callback_errors = 0;  // exceptions that callbacks threw
   CacheStats cache;

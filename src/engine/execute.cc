@@ -16,14 +16,30 @@ void CountComputed(Core& core, Request& request, uint32_t end_position) {
   core.stats.computed_tokens += computed;
 }
 
+// Rows of an attempt count each time they run; what is borrowed counts when it is accepted.
+void CountAttempt(Core& core, Request& request, uint32_t rows) {
+  request.report.computed_tokens += rows;
+  core.stats.computed_tokens += rows;
+}
+
 void CommitUnit(Core& core, const BatchUnit& unit, std::span<const TokenId> tokens) {
   const uint32_t end = unit.first_position + unit.num_rows;
   const uint32_t ready = unit.sequence->num_ready();
-  if (end > ready) unit.sequence->Commit(tokens.subspan(ready - unit.first_position));
-  if (unit.lane != nullptr) return;
   Request& request = *unit.request;
+  if (unit.lane != nullptr) {
+    if (end > ready) unit.sequence->Commit(tokens.subspan(ready - unit.first_position));
+    return;
+  }
+  // Borrowed rows before the unit's go with them.
+  if (end > ready) unit.sequence->Commit(request.trunk.tokens.subspan(ready, end - ready));
   request.trunk.next = end;
-  CountComputed(core, request, end);
+  if (request.shadow) {
+    core.stats.shadow_tokens += unit.num_rows;
+  } else if (request.borrows()) {
+    CountAttempt(core, request, unit.num_rows);
+  } else {
+    CountComputed(core, request, end);
+  }
   if (end == request.trunk.tokens.size()) ++core.epoch;  // the whole prompt can be found now
 }
 

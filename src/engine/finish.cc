@@ -171,7 +171,9 @@ void Finish(Core& core) {
   std::vector<std::unique_ptr<Request>> ended;
   TakeEnding(core.running, ended);
   TakeEnding(core.waiting, ended);
-  for (const std::unique_ptr<Request>& request : ended) FinishRequest(core, *request);
+  for (const std::unique_ptr<Request>& request : ended) {
+    if (!request->shadow) FinishRequest(core, *request);
+  }
 }
 
 void EmitToken(Core& core, Request& request, TokenEvent token) {
@@ -194,6 +196,7 @@ void Emit(Core& core, Request& request, Event event) {
 void Publish(Core& core) {
   core.stats.running = core.running.size();
   core.stats.waiting = core.waiting.size();
+  core.stats.shadows_waiting = core.shadows.size();
   {
     const std::lock_guard lock(core.inbox.mutex);
     core.inbox.waiting = core.waiting.size();

@@ -28,7 +28,7 @@ bool Intake(Core& core) {
     Inbox& inbox = core.inbox;
     std::unique_lock lock(inbox.mutex);
     // A waiting request is admitted as soon as nothing runs, so this never sleeps on one.
-    if (core.waiting.empty() && core.running.empty()) {
+    if (core.waiting.empty() && core.running.empty() && core.shadows.empty()) {
       inbox.wake.wait(
           lock, [&] { return inbox.stop || !inbox.submissions.empty() || !inbox.cancels.empty(); });
     }

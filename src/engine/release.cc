@@ -59,7 +59,10 @@ void Preempt(Core& core, Request& request) {
   request.plan_epoch = 0;
   // Started again at once it would be preempted again: first somebody must give pages back.
   core.admission_closed = true;
+  Requeue(core, request);
+}
 
+void Requeue(Core& core, Request& request) {
   const auto at = std::find_if(core.running.begin(), core.running.end(),
                                [&](const auto& other) { return other.get() == &request; });
   KVLINK_CHECK(at != core.running.end());

@@ -65,6 +65,14 @@ struct LeaderWait {
   base::TimePoint since;
 };
 
+// The exact run beside an answer from a donor's rows, in idle time.
+struct Shadow {
+  uint64_t number = 0;        // Verdict::shadow
+  std::vector<float> logits;  // that the first token was drawn from [vocabulary]
+  std::vector<TokenId> prompt;
+  Namespace ns;
+};
+
 struct Ending {
   FinishReason reason = FinishReason::kStop;
   Status status;
@@ -95,6 +103,8 @@ struct Request {
   std::unique_ptr<BeamSearch> beam;
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   std::optional<Ending> ending;
+  bool exact_only = false;         // the answer from a donor's rows was refused
+  std::unique_ptr<Shadow> shadow;  // this request is one: nobody waits for it
 
   // Report.
   RequestReport report;
@@ -104,6 +114,9 @@ struct Request {
   uint32_t counted_rows = 0;  // prompt rows that were counted as cached or computed
 
   uint32_t prompt_size() const { return static_cast<uint32_t>(params.prompt.size()); }
+  bool borrows() const {
+    return trunk.sequence != nullptr && trunk.first && !trunk.sequence->computed_rows().empty();
+  }
   bool in_trunk() const { return trunk.sequence != nullptr; }
   bool wants_logprobs() const { return params.logprobs >= 0; }
   // The branches to return are known at the end only.

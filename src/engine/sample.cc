@@ -49,7 +49,13 @@ void SampleTrunk(Core& core, const BatchUnit& unit) {
   if (request.trunk.first && request.params.prompt_logprobs >= 0) {
     AddPromptLogprobs(core, request, unit);
   }
-  if (request.trunk.next == request.trunk.tokens.size()) LeaveTrunk(core, request, unit);
+  if (request.trunk.next < request.trunk.tokens.size()) return;
+  if (request.trunk.first) {
+    const std::span<const float> logits = LogitsOf(core, unit.first_output + unit.num_outputs - 1);
+    if (request.shadow) return EndShadow(core, request, logits);
+    if (request.borrows() && !PassesCheck(core, request, logits)) return;
+  }
+  LeaveTrunk(core, request, unit);
 }
 
 }  // namespace
