@@ -1,0 +1,136 @@
+// Similar reuse in the engine: the backward check of prompts that ran on a donor's rows, and
+// shadows: exact runs of the same prompts in idle time, whose outcomes the cache keeps count of.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/core.h"
+#include "engine/logprobs.h"
+
+namespace kvlink::engine {
+namespace {
+
+// Each holds a row of logits; the oldest go first.
+constexpr size_t kMostShadows = 16;
+
+// An answer agreed with the exact one when its first token would have been the same and its
+// distribution was closer than this, in nats: the first quantisation that shows, Q4_K_M against
+// F16, is at 0.03, an answer of another kind beyond 0.1.
+constexpr double kMostDivergence = 0.1;
+
+void NoteAccept(Core& core, Request& request, std::span<const float> logits, uint64_t shadow) {
+  uint32_t computed = 0;
+  for (const Selection::Range& range : request.trunk.sequence->computed_rows()) {
+    computed += range.num_rows;
+  }
+  request.report.similar_tokens = request.prompt_size() - request.counted_rows - computed;
+  core.stats.similar_prompt_tokens += request.report.similar_tokens;
+  request.counted_rows = request.prompt_size();
+  if (shadow == 0) return;
+  auto copy = std::make_unique<Shadow>();
+  copy->number = shadow;
+  copy->logits.assign(logits.begin(), logits.end());
+  copy->prompt = request.params.prompt;
+  copy->ns = request.params.ns;
+  core.shadows.push_back(std::move(copy));
+  if (core.shadows.size() > kMostShadows) core.shadows.pop_front();
+}
+
+// The request starts again from the end of its exact rows.
+void FallBack(Core& core, Request& request) {
+  request.exact_only = true;
+  request.report.fell_back = true;
+  ReleaseSequences(core, request);
+  request.trunk = Trunk{};
+  request.trunk.tokens = request.params.prompt;
+  request.plan_epoch = 0;
+  core.admission_closed = false;
+  Requeue(core, request);
+}
+
+bool Agrees(std::span<const float> exact, std::span<const float> other) {
+  const auto first = std::max_element(exact.begin(), exact.end()) - exact.begin();
+  if (std::max_element(other.begin(), other.end()) - other.begin() != first) return false;
+  const double log_sum = LogSumExp(exact), other_log_sum = LogSumExp(other);
+  double divergence = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_p = double{exact[i]} - log_sum;
+    divergence += std::exp(log_p) * (log_p - (double{other[i]} - other_log_sum));
+  }
+  return divergence <= kMostDivergence;
+}
+
+void StartShadow(Core& core) {
+  auto request = std::make_unique<Request>();
+  request->shadow = std::move(core.shadows.back());
+  core.shadows.pop_back();
+  request->params.prompt = std::move(request->shadow->prompt);
+  request->params.ns = request->shadow->ns;
+  request->params.max_tokens = request->max_tokens = 1;
+  request->submitted = core.Now();
+  request->trunk.tokens = request->params.prompt;
+  {
+    const std::lock_guard lock(core.inbox.mutex);
+    request->id = core.inbox.next_id++;
+  }
+  core.waiting.push_back(std::move(request));
+}
+
+// Its blocks stay: it goes on there when it starts again.
+void PutBack(Core& core, Request& request) {
+  request.shadow->prompt = request.params.prompt;
+  auto shadow = std::make_unique<Shadow>(std::move(*request.shadow));
+  if (core.shadows.size() < kMostShadows) core.shadows.push_back(std::move(shadow));
+  End(core, request, FinishReason::kCancelled);
+}
+
+}  // namespace
+
+bool PassesCheck(Core& core, Request& request, std::span<const float> logits) {
+  Sequence& sequence = *request.trunk.sequence;
+  const Verdict verdict = sequence.CheckFirstToken(logits);
+  request.report.similar_reason = verdict.reason;
+  switch (verdict.action) {
+    case Verdict::Action::kAccept:
+      NoteAccept(core, request, logits, verdict.shadow);
+      return true;
+    case Verdict::Action::kEnlarge:
+      KVLINK_CHECK(!sequence.computed_rows().empty());
+      request.report.enlarged = true;
+      request.trunk.next = sequence.computed_rows().front().position;
+      core.kv_grew = true;
+      return false;
+    case Verdict::Action::kFallBack:
+      FallBack(core, request);
+      return false;
+  }
+  return false;
+}
+
+void EndShadow(Core& core, Request& request, std::span<const float> logits) {
+  core.cache.RecordShadow(request.shadow->number, Agrees(logits, request.shadow->logits));
+  End(core, request, FinishReason::kStop);
+}
+
+void RunShadows(Core& core) {
+  size_t others = 0;
+  Request* shadow = nullptr;
+  for (auto* requests : {&core.waiting, &core.running}) {
+    for (const std::unique_ptr<Request>& request : *requests) {
+      if (request->ending) continue;
+      if (request->shadow) {
+        shadow = request.get();
+      } else {
+        ++others;
+      }
+    }
+  }
+  if (others == 0) {
+    if (shadow == nullptr && !core.shadows.empty()) StartShadow(core);
+  } else if (shadow != nullptr) {
+    PutBack(core, *shadow);
+  }
+}
+
+}  // namespace kvlink::engine
