@@ -139,29 +139,6 @@ struct InputRows {
 void Multiply(const PackedMatrix& w, InputRows x, float* y, size_t y_stride, const float* residual,
               size_t residual_stride, uint32_t panel_begin, uint32_t panel_end);
 
-// The same for int8 inputs that lie without gaps.
-constexpr size_t QuantizedRowBytes(uint32_t inputs) {
-  return InputRowBytes(InputFormat::kInt8, inputs);
-}
-inline void Quantize(const float* x, size_t x_stride, uint32_t inputs, std::byte* out,
-                     uint32_t begin, uint32_t end) {
-  Quantize(InputFormat::kInt8, x, x_stride, inputs, out, begin, end);
-}
-inline void RmsNormQuantize(const float* x, size_t x_stride, uint32_t inputs, const float* weight,
-                            float eps, std::byte* out, uint32_t begin, uint32_t end) {
-  RmsNormQuantize(InputFormat::kInt8, x, x_stride, inputs, weight, eps, out, begin, end);
-}
-inline void SwiGluQuantize(const float* x, size_t x_stride, uint32_t inputs, std::byte* out,
-                           uint32_t begin, uint32_t end) {
-  SwiGluQuantize(InputFormat::kInt8, x, x_stride, inputs, out, begin, end);
-}
-inline void Multiply(const PackedMatrix& w, const std::byte* x, uint32_t num, float* y,
-                     size_t y_stride, const float* residual, size_t residual_stride,
-                     uint32_t panel_begin, uint32_t panel_end) {
-  Multiply(w, InputRows{x, QuantizedRowBytes(w.inputs()), num}, y, y_stride, residual,
-           residual_stride, panel_begin, panel_end);
-}
-
 // The instruction set that Multiply takes in this process: CurrentIsa().
 Isa MultiplyIsa();
 

@@ -49,32 +49,41 @@ void GetRowsNode(ggml_tensor* dst, int thread, int num_threads, void*) {
   }
 }
 
+// What a node of Prepared holds.
+kernel::InputFormat FormatOf(const ggml_tensor* tensor) {
+  return tensor->type == GGML_TYPE_I8     ? kernel::InputFormat::kInt8
+         : tensor->type == GGML_TYPE_BF16 ? kernel::InputFormat::kBF16
+                                          : kernel::InputFormat::kF32;
+}
+
 void QuantizeNode(ggml_tensor* dst, int thread, int num_threads, void*) {
   const ggml_tensor* x = dst->src[0];
   const RowRange rows(dst, thread, num_threads);
-  kernel::Quantize(Data(x), Stride(x), static_cast<uint32_t>(x->ne[0]), Bytes(dst), rows.begin,
-                   rows.end);
+  kernel::Quantize(FormatOf(dst), Data(x), Stride(x), static_cast<uint32_t>(x->ne[0]), Bytes(dst),
+                   rows.begin, rows.end);
 }
 
 void RmsNormQuantizeNode(ggml_tensor* dst, int thread, int num_threads, void* userdata) {
   const ggml_tensor *x = dst->src[0], *weight = dst->src[1];
   const RowRange rows(dst, thread, num_threads);
-  kernel::RmsNormQuantize(Data(x), Stride(x), static_cast<uint32_t>(x->ne[0]), Data(weight),
-                          *static_cast<const float*>(userdata), Bytes(dst), rows.begin, rows.end);
+  kernel::RmsNormQuantize(FormatOf(dst), Data(x), Stride(x), static_cast<uint32_t>(x->ne[0]),
+                          Data(weight), *static_cast<const float*>(userdata), Bytes(dst),
+                          rows.begin, rows.end);
 }
 
 void SwiGluQuantizeNode(ggml_tensor* dst, int thread, int num_threads, void*) {
   const ggml_tensor* gate_up = dst->src[0];
   const RowRange rows(dst, thread, num_threads);
-  kernel::SwiGluQuantize(Data(gate_up), Stride(gate_up), static_cast<uint32_t>(gate_up->ne[0] / 2),
-                         Bytes(dst), rows.begin, rows.end);
+  kernel::SwiGluQuantize(FormatOf(dst), Data(gate_up), Stride(gate_up),
+                         static_cast<uint32_t>(gate_up->ne[0] / 2), Bytes(dst), rows.begin,
+                         rows.end);
 }
 
 void PackedProductNode(ggml_tensor* dst, int thread, int num_threads, void* userdata) {
   const auto& matrix = *static_cast<const kernel::PackedMatrix*>(userdata);
   const ggml_tensor *x = dst->src[0], *residual = dst->src[1];
   const uint64_t panels = matrix.panels();
-  kernel::Multiply(matrix, Bytes(x), static_cast<uint32_t>(dst->ne[1]),
+  kernel::Multiply(matrix, {Bytes(x), x->nb[1], static_cast<uint32_t>(dst->ne[1])},
                    static_cast<float*>(dst->data), Stride(dst), residual ? Data(residual) : nullptr,
                    residual ? Stride(residual) : 0,
                    static_cast<uint32_t>(panels * thread / num_threads),
@@ -153,13 +162,17 @@ ggml_tensor* GraphBuilder::Floats(const Input& input) {
 }
 
 // kernel::Quantize and its fused forms work row by row.
-ggml_tensor* GraphBuilder::Quantized(const Input& input) {
+ggml_tensor* GraphBuilder::Prepared(const Input& input, kernel::InputFormat format) {
   const int64_t rows = input.x->ne[1];
   const auto node = [&](std::vector<ggml_tensor*> sources, int64_t inputs, ggml_custom_op_t op,
                         void* userdata) {
-    const auto bytes =
-        static_cast<int64_t>(kernel::QuantizedRowBytes(static_cast<uint32_t>(inputs)));
-    return Custom(GGML_TYPE_I8, bytes, rows, std::move(sources), op, userdata,
+    const auto n = static_cast<uint32_t>(inputs);
+    const ggml_type type = format == kernel::InputFormat::kInt8   ? GGML_TYPE_I8
+                           : format == kernel::InputFormat::kBF16 ? GGML_TYPE_BF16
+                                                                  : GGML_TYPE_F32;
+    const auto columns =
+        static_cast<int64_t>(kernel::InputRowBytes(format, n) / ggml_type_size(type));
+    return Custom(type, columns, rows, std::move(sources), op, userdata,
                   static_cast<uint32_t>(rows));
   };
   if (input.kind == Input::Kind::kRmsNorm) {
@@ -170,6 +183,7 @@ ggml_tensor* GraphBuilder::Quantized(const Input& input) {
     return node({input.stacked}, input.stacked->ne[0] / 2, SwiGluQuantizeNode, nullptr);
   }
   ggml_tensor* x = Floats(input);
+  if (format == kernel::InputFormat::kF32) return x;
   return node({x}, x->ne[0], QuantizeNode, nullptr);
 }
 
@@ -188,36 +202,38 @@ ggml_tensor* GraphBuilder::Product(const Linear& linear, ggml_tensor* input) {
 }
 
 // kernel::Multiply's first invariant.
-ggml_tensor* GraphBuilder::PackedProduct(const Stack& stack, const Input& input,
+ggml_tensor* GraphBuilder::PackedProduct(const kernel::PackedMatrix& matrix, const Input& input,
                                          ggml_tensor* residual) {
-  ggml_tensor* quantized = Quantized(input);
-  std::vector<ggml_tensor*> sources = {quantized};
+  std::vector<ggml_tensor*> sources = {Prepared(input, matrix.format())};
+  const int64_t rows = sources[0]->ne[1];
   if (residual != nullptr) sources.push_back(residual);
-  return Custom(GGML_TYPE_F32, stack.matrix().rows(), quantized->ne[1], std::move(sources),
-                PackedProductNode, const_cast<kernel::PackedMatrix*>(&stack.matrix()),
-                stack.matrix().panels());
+  return Custom(GGML_TYPE_F32, matrix.rows(), rows, std::move(sources), PackedProductNode,
+                const_cast<kernel::PackedMatrix*>(&matrix), matrix.panels());
 }
 
 std::vector<ggml_tensor*> GraphBuilder::MatMul(const Stack& stack, const Input& input) {
-  std::vector<ggml_tensor*> results;
-  if (!stack.packed()) {
-    ggml_tensor* floats = Floats(input);
-    for (const Linear& layer : stack.layers()) results.push_back(Product(layer, floats));
-    return results;
+  std::vector<ggml_tensor*> results(stack.layers().size());
+  for (const Stack::Group& group : stack.groups()) {
+    ggml_tensor* stacked = PackedProduct(group.matrix, input, nullptr);
+    size_t offset = 0;
+    for (const size_t i : group.layers) {
+      const int64_t outputs = stack.layers()[i].weight->ne[1];
+      results[i] = ggml_view_2d(context_, stacked, outputs, stacked->ne[1], stacked->nb[1], offset);
+      offset += static_cast<size_t>(outputs) * sizeof(float);
+    }
   }
-  ggml_tensor* stacked = PackedProduct(stack, input, nullptr);
-  size_t offset = 0;
-  for (const Linear& layer : stack.layers()) {
-    results.push_back(ggml_view_2d(context_, stacked, layer.weight->ne[1], stacked->ne[1],
-                                   stacked->nb[1], offset));
-    offset += static_cast<size_t>(layer.weight->ne[1]) * sizeof(float);
+  ggml_tensor* floats = nullptr;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i] != nullptr) continue;
+    if (floats == nullptr) floats = Floats(input);
+    results[i] = Product(stack.layers()[i], floats);
   }
   return results;
 }
 
 ggml_tensor* GraphBuilder::MatMulAdd(const Stack& stack, const Input& input,
                                      ggml_tensor* residual) {
-  if (stack.packed()) return PackedProduct(stack, input, residual);
+  if (stack.packed()) return PackedProduct(stack.groups().front().matrix, input, residual);
   ggml_tensor* product = Product(stack.layers().front(), Floats(input));
   return residual == nullptr ? product : ggml_add(context_, product, residual);
 }

@@ -23,8 +23,8 @@ struct AttentionLayer {
   uint32_t layer = 0;
 };
 
-// What a product reads, [rows, n]: computed as floats or as int8, whichever the product's weights
-// want, when the first product asks for it.
+// What a product reads, [rows, n]: computed in the format that the product's weights want, when a
+// product asks for it.
 struct Input {
   enum class Kind { kPlain, kRmsNorm, kSwiGlu, kGeGlu } kind = Kind::kPlain;
   ggml_tensor* x = nullptr;        // kSwiGlu, kGeGlu: the gate
@@ -109,9 +109,10 @@ class GraphBuilder {
                       std::vector<ggml_tensor*> sources, ggml_custom_op_t op, void* userdata,
                       uint32_t units);
   ggml_tensor* GetRows(ggml_tensor* table, ggml_tensor* indices);
-  ggml_tensor* Quantized(const Input& input);
+  ggml_tensor* Prepared(const Input& input, kernel::InputFormat format);
   ggml_tensor* Product(const Linear& linear, ggml_tensor* input);
-  ggml_tensor* PackedProduct(const Stack& stack, const Input& input, ggml_tensor* residual);
+  ggml_tensor* PackedProduct(const kernel::PackedMatrix& matrix, const Input& input,
+                             ggml_tensor* residual);
 
   ggml_context* context_;
   std::span<AttentionLayer> layers_;
