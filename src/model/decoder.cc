@@ -7,13 +7,14 @@ Input Decoder::Norm(GraphBuilder& graph, ggml_tensor* x, ggml_tensor* weight) co
 }
 
 ggml_tensor* Decoder::HeadNorm(GraphBuilder& graph, ggml_tensor* x, ggml_tensor* weight) const {
-  return weight == nullptr ? x : graph.HeadNorm(x, weight, parts_.norm_epsilon);
+  return weight == nullptr ? x : graph.HeadNorm(x, weight, &parts_.norm_epsilon);
 }
 
 ggml_tensor* Decoder::AddResidual(GraphBuilder& graph, ggml_tensor* y, ggml_tensor* post_norm,
                                   ggml_tensor* x) const {
-  if (post_norm != nullptr) y = graph.Floats(Norm(graph, y, post_norm));
-  return graph.Add(graph.Scale(y, parts_.residual_scale), x);
+  if (post_norm == nullptr) return graph.AddScaled(x, y, &parts_.residual_scale);
+  if (parts_.residual_scale == 1.0f) return graph.AddNormed(x, y, post_norm, &parts_.norm_epsilon);
+  return graph.AddScaled(x, graph.Floats(Norm(graph, y, post_norm)), &parts_.residual_scale);
 }
 
 ggml_tensor* Decoder::AddProduct(GraphBuilder& graph, const Stack& w, const Input& input,
@@ -35,7 +36,7 @@ ggml_tensor* Decoder::FeedForward(GraphBuilder& graph, const DecoderLayer& layer
 }
 
 ggml_tensor* Decoder::Build(GraphBuilder& graph) const {
-  ggml_tensor* x = graph.Scale(graph.Embed(parts_.embedding), parts_.embedding_scale);
+  ggml_tensor* x = graph.Scale(graph.Embed(parts_.embedding), &parts_.embedding_scale);
   for (uint32_t i = 0; i < parts_.layers.size(); ++i) {
     const DecoderLayer& layer = parts_.layers[i];
     const bool last = i + 1 == parts_.layers.size();
@@ -52,7 +53,7 @@ ggml_tensor* Decoder::Build(GraphBuilder& graph) const {
     x = FeedForward(graph, layer, x);
   }
   ggml_tensor* logits = graph.MatMulAdd(parts_.output, Norm(graph, x, parts_.output_norm), nullptr);
-  return graph.SoftCap(graph.Scale(logits, parts_.logit_scale), parts_.logit_softcap);
+  return graph.SoftCap(graph.Scale(logits, &parts_.logit_scale), &parts_.logit_softcap);
 }
 
 std::vector<Stack*> Decoder::Stacks() {
