@@ -143,20 +143,20 @@ Input GraphBuilder::GeGlu(const std::vector<ggml_tensor*>& gate_up) const {
   return Gated(Input::Kind::kGeGlu, gate_up);
 }
 
-// RMS norm: one thread sums a whole row, in order, in double precision. SwiGLU and GeGLU: element
-// by element; which elements of a row fall into the vector remainder depends on the columns only.
+// A row of RMS norm is summed by one thread in an order that depends on the columns only. SwiGLU and
+// GeGLU: element by element; which elements of a row fall into the vector remainder depends on the
+// columns only.
 ggml_tensor* GraphBuilder::Floats(const Input& input) {
   switch (input.kind) {
     case Input::Kind::kPlain:
       return input.x;
     case Input::Kind::kRmsNorm:
-      return ggml_mul(context_, ggml_rms_norm(context_, input.x, *input.epsilon), input.weight);
+      return HeadNorm(input.x, input.weight, input.epsilon);  // a row as one head
     case Input::Kind::kSwiGlu:
       return input.stacked != nullptr ? ggml_swiglu(context_, input.stacked)
                                       : ggml_swiglu_split(context_, input.x, input.weight);
     case Input::Kind::kGeGlu:
-      return input.stacked != nullptr ? ggml_geglu(context_, input.stacked)
-                                      : ggml_geglu_split(context_, input.x, input.weight);
+      return GeGluFloats(input);
   }
   return nullptr;
 }

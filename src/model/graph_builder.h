@@ -86,14 +86,19 @@ class GraphBuilder {
   ggml_tensor* MatMulAdd(const Stack& stack, const Input& input, ggml_tensor* residual);
   static Input Plain(ggml_tensor* x) { return {Input::Kind::kPlain, x, nullptr, nullptr, nullptr}; }
 
-  // Operations that only some families need (graph_blocks.cc).
-  ggml_tensor* Scale(ggml_tensor* x, float factor);  // x itself for a factor of 1
-  ggml_tensor* Add(ggml_tensor* x, ggml_tensor* y);
-  ggml_tensor* SoftCap(ggml_tensor* x, float cap);  // cap * tanh(x / cap); x itself for a cap of 0
+  // Operations that only some families need (graph_blocks.cc). Numbers must outlive the graph.
+  ggml_tensor* Scale(ggml_tensor* x, const float* factor);  // x itself for 1
+  ggml_tensor* SoftCap(ggml_tensor* x, const float* cap);   // cap * tanh(x / cap); x itself for 0
+  // x + factor * y
+  ggml_tensor* AddScaled(ggml_tensor* x, ggml_tensor* y, const float* factor);
+  // x + rms_norm(y) * weight
+  ggml_tensor* AddNormed(ggml_tensor* x, ggml_tensor* y, ggml_tensor* weight,
+                         const float* epsilon);
   // RMS norm of each head: x [rows, heads * n], weight [n]
-  ggml_tensor* HeadNorm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
-  // sum over the row's experts e: w_e * down_e (silu(gate_e x) * up_e x), [rows, n]. The experts are
-  // those with the largest softmax of the router's products, and w are these, divided by their sum.
+  ggml_tensor* HeadNorm(ggml_tensor* x, ggml_tensor* weight, const float* epsilon);
+  // sum over the row's experts e: w_e * down_e (silu(gate_e x) * up_e x), [rows, n]. The experts
+  // are those with the largest softmax of the router's products, and w are these, divided by their
+  // sum.
   ggml_tensor* MixExperts(const Experts& experts, const Input& input);
   // The input as floats [rows, n].
   ggml_tensor* Floats(const Input& input);
@@ -109,6 +114,10 @@ class GraphBuilder {
                       std::vector<ggml_tensor*> sources, ggml_custom_op_t op, void* userdata,
                       uint32_t units);
   ggml_tensor* GetRows(ggml_tensor* table, ggml_tensor* indices);
+  // A node of the shape of `like` that works row by row.
+  ggml_tensor* RowNode(ggml_tensor* like, std::vector<ggml_tensor*> sources, ggml_custom_op_t op,
+                       const float* number);
+  ggml_tensor* GeGluFloats(const Input& input);
   ggml_tensor* Prepared(const Input& input, kernel::InputFormat format);
   ggml_tensor* Product(const Linear& linear, ggml_tensor* input);
   ggml_tensor* PackedProduct(const kernel::PackedMatrix& matrix, const Input& input,
