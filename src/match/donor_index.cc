@@ -326,6 +326,11 @@ std::vector<uint32_t> DonorIndex::Shortlist(const Tally& tally) const {
   return shortlist;
 }
 
+uint32_t DonorIndex::RowsOf(DonorId id) const {
+  const auto found = numbers_.find(id);
+  return found == numbers_.end() ? 0 : donors_[found->second].num_tokens;
+}
+
 size_t DonorIndex::tracking_bytes() const {
   constexpr size_t kNode = 40, kMalloc = 16;
   size_t bytes = sizeof(*this) + postings_.tracking_bytes() + donors_.capacity() * sizeof(Donor) +

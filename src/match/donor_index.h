@@ -61,6 +61,7 @@ class DonorIndex {
                                  uint32_t exact_tokens) const;
 
   bool Contains(DonorId id) const { return numbers_.contains(id); }
+  uint32_t RowsOf(DonorId id) const;  // that the donor has; 0 when it is not here
   size_t num_donors() const { return numbers_.size(); }
   size_t num_namespaces() const { return spaces_.size(); }
   size_t num_postings() const { return num_postings_; }
