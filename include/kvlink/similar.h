@@ -67,6 +67,7 @@ enum class SimilarReason : uint8_t {
   kStale,          // backward check: the donor's answer although its grounds have changed
   kScore,          // backward check: the calibrated score
   kTimeout,        // the check took too long
+  kNoRoom,         // the donor's pages and the prompt's own do not fit together
   kCount,
 };
 const char* SimilarReasonName(SimilarReason reason);
@@ -208,6 +209,8 @@ inline const char* SimilarReasonName(SimilarReason reason) {
       return "score";
     case SimilarReason::kTimeout:
       return "timeout";
+    case SimilarReason::kNoRoom:
+      return "no_room";
     case SimilarReason::kCount:
       break;
   }
