@@ -23,6 +23,7 @@ namespace kvlink {
 using TokenId = int32_t;
 
 enum class KvType : uint8_t { kF16 = 0, kBF16 = 1, kQ8_0 = 2 };
+constexpr KvType kKvTypes[] = {KvType::kF16, KvType::kBF16, KvType::kQ8_0};
 
 constexpr const char* KvTypeName(KvType type) {
   return type == KvType::kF16 ? "f16" : type == KvType::kBF16 ? "bf16" : "q8_0";

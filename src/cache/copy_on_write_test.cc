@@ -141,6 +141,67 @@ std::vector<uint16_t> RowOf(const BlockView& block, uint32_t row) {
   return result;
 }
 
+// Every byte of a row, found through KvRowOf.
+std::string BytesOf(const KvShape& shape, const BlockView& block, uint32_t row) {
+  std::string bytes;
+  const auto add = [&](const std::byte* at, size_t n) {
+    bytes.append(reinterpret_cast<const char*>(at), n);
+  };
+  for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+      const auto at = KvRowOf(shape, block, layer, head, row);
+      for (uint32_t g = 0; g < shape.head_dim / shape.k_group(); ++g)
+        add(at.k + g * at.k_stride, shape.k_group() * shape.element_bytes());
+      add(at.v, shape.vector_bytes());
+      if (shape.scale_bytes() == 0) continue;
+      add(at.k_scale, shape.scale_bytes());
+      add(at.v_scale, shape.scale_bytes());
+    }
+  }
+  return bytes;
+}
+
+TEST(CopyRows, MovesExactlyTheRowsAskedForOfEveryKvType) {
+  for (KvType type : kKvTypes) {
+    SCOPED_TRACE(KvTypeName(type));
+    KvShape shape = kShape;
+    shape.type = type;
+    constexpr uint32_t kCells = 5;
+    std::vector<std::byte> pages[2], cells(DifferenceView::CellsBytes(shape, kCells));
+    for (auto& page : pages) page.resize(shape.page_bytes());
+    std::vector<int8_t> slots(kTokens, -1);
+    for (uint32_t i = 0; i < kCells; ++i) slots[20 + i] = static_cast<int8_t>(kCells - 1 - i);
+    const DifferenceView difference = {cells.data(), slots.data(), 0, kCells};
+    const BlockView from = {pages[0].data(), nullptr}, to = {pages[1].data(), nullptr},
+                    over = {pages[1].data(), &difference};
+    const struct {
+      const BlockView &from, &to;
+      uint32_t first, count;
+    } cases[] = {{from, to, 3, 20}, {from, over, 20, 5}, {over, from, 18, 7}};
+    for (const auto& c : cases) {
+      uint8_t next = 1;
+      for (auto* bytes : {&pages[0], &pages[1], &cells}) {
+        for (std::byte& b : *bytes) b = std::byte(next = static_cast<uint8_t>(next * 5 + 3));
+      }
+      std::vector<std::string> source, before;
+      size_t row_bytes = 0;
+      for (uint32_t row = 0; row < kTokens; ++row) {
+        source.push_back(BytesOf(shape, c.from, row));
+        before.push_back(BytesOf(shape, c.to, row));
+        row_bytes += before.back().size();
+      }
+      EXPECT_LE(row_bytes, shape.page_bytes());
+      EXPECT_EQ(row_bytes, shape.num_layers * shape.num_kv_heads * 2 * kTokens * shape.row_bytes());
+      CopyRows(shape, c.from, c.to, c.first, c.count);
+      for (uint32_t row = 0; row < kTokens; ++row) {
+        const bool copied = row >= c.first && row < c.first + c.count;
+        EXPECT_EQ(BytesOf(shape, c.to, row), copied ? source[row] : before[row]) << "row " << row;
+        EXPECT_EQ(BytesOf(shape, c.from, row), source[row]) << "row " << row << " of the source";
+      }
+    }
+  }
+}
+
 TEST_F(CopyOnWriteTest, CopyMovesExactlyTheRowsAskedForBetweenPagesAndCells) {
   const BlockId page = Page(kTokens), other = Page(kTokens), base = Page(kTokens);
   const BlockId difference = DifferenceOver(base, 20, 24);

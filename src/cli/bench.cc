@@ -32,7 +32,8 @@ namespace {
 using nlohmann::ordered_json;
 
 struct BenchFlags {
-  std::string model, workload, json, kv_memory, url, model_name, api_key, synthetic;
+  std::string model, workload, json, kv_memory, kv_type = "f16", url, model_name, api_key,
+                                                synthetic;
   std::string endpoint = "chat";
   std::vector<std::string> modes = {"off", "exact"};
   uint32_t concurrency = 10, ctx = 0, chunk = 512, rounds = 7, decode_tokens = 64;
@@ -67,6 +68,9 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--kv-memory", flags.kv_memory,
                  "RAM for KV; default: enough to run all users at once without sharing")
       ->check(IsByteSize());
+  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
+      ->check(CLI::IsMember(KvTypeNames()))
+      ->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
       ->check(CLI::Range(16, 1 << 24));
   app.add_flag("--ignore-eos", flags.ignore_eos, "Generate max_tokens always");
@@ -271,7 +275,7 @@ class ModeRuns {
 };
 
 int RunModes(const BenchFlags& flags, const Workload& workload) {
-  auto model = OpenModel(flags.model, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
   ModeRuns modes(flags, workload, **model);
   if (const Status status = modes.ChooseMemory(); !status.ok()) return Fail(status);
@@ -285,7 +289,7 @@ int RunModes(const BenchFlags& flags, const Workload& workload) {
 int RunSynthetic(const BenchFlags& flags) {
   const auto ops = ParseOps(flags.synthetic);
   if (!ops.ok()) return Fail(ops.status());
-  auto model = OpenModel(flags.model, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
   const OpsOptions options{ChooseThreads(flags.threads), flags.chunk, flags.decode_tokens,
                            flags.rounds};

@@ -44,7 +44,14 @@ Result<std::string> FindModelFile(const std::string& given, const char* environm
                     "' or above it; run scripts/setup.sh, or name a GGUF file");
 }
 
-Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given, bool quiet) {
+std::vector<std::string> KvTypeNames() {
+  std::vector<std::string> names;
+  for (KvType type : kKvTypes) names.push_back(KvTypeName(type));
+  return names;
+}
+
+Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
+                                                const std::string& kv_type, bool quiet) {
   const auto path = FindModelFile(given, std::getenv("KVLINK_MODEL"), ExecutableFolder());
   if (!path.ok()) return path.status();
   std::unique_ptr<Progress> progress;
@@ -53,6 +60,9 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given, bool q
   }
   model::LoadOptions options;
   options.path = *path;
+  for (KvType type : kKvTypes) {
+    if (kv_type == KvTypeName(type)) options.kv_type = type;
+  }
   options.progress = [&](double fraction) {
     // The last line is Finish's, with what was loaded.
     if (progress) progress->Update(std::min(fraction, 0.99));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kvlink/status.h"
 #include "model/model.h"
@@ -22,7 +23,15 @@ Result<std::string> FindModelFile(const std::string& given, const char* environm
                                   const std::string& folder);
 
 // FindModelFile with this process's environment and folder, then Model::Load with progress on
-// stderr.
-Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given, bool quiet);
+// stderr. kv_type: one of KvTypeNames().
+Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
+                                                const std::string& kv_type, bool quiet);
+
+// What --kv-type may be: "f16", "bf16", "q8_0".
+std::vector<std::string> KvTypeNames();
+inline constexpr const char* kKvTypeHelp =
+    "Type of K and V in the cache: f16; bf16, as large and faster where the processor multiplies "
+    "it; "
+    "q8_0, half as large";
 
 }  // namespace kvlink::cli

@@ -24,7 +24,8 @@ namespace kvlink::cli {
 namespace {
 
 struct ServeFlags {
-  std::string model, host = "127.0.0.1", kv_memory, sharing = "exact", api_keys, log_dir;
+  std::string model, host = "127.0.0.1", kv_memory, kv_type = "f16", sharing = "exact", api_keys,
+                     log_dir;
   std::vector<std::string> model_names;
   int port = 8080, threads = 0, http_threads = 2;
   uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024;
@@ -64,6 +65,9 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
   app.add_option("--kv-memory", flags.kv_memory,
                  "RAM for KV, such as 4GiB; default: half of what is free")
       ->check(IsByteSize());
+  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
+      ->check(CLI::IsMember(KvTypeNames()))
+      ->capture_default_str();
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))
       ->capture_default_str();
@@ -214,7 +218,7 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
   Stack stack;
   stack.threads = ChooseThreads(flags.threads);
-  auto model = OpenModel(flags.model, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
   stack.model = *std::move(model);
   if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);

@@ -30,7 +30,7 @@ float ScoreScale(const LayerParams& params) {
   return params.softcap > 0 ? 2 * scale / params.softcap : scale;
 }
 
-size_t FloatsOfElements(size_t elements) { return (elements + 1) / 2; }
+size_t FloatsOfBytes(size_t bytes) { return (bytes + sizeof(float) - 1) / sizeof(float); }
 
 }  // namespace
 
@@ -51,13 +51,17 @@ TileWorker::TileWorker(const TileShape& shape, const TileKernels& kernels, bool 
       dims_(shape.kv.head_dim),
       record_floats_(RecordFloats(shape.kv.head_dim)) {
   const size_t rows = size_t{shape.max_queries} * shape.heads_per_kv;
-  queries_.Reserve(rows * dims_);
+  queries_.Reserve(rows * dims_ / kernels.dims_per_word);
+  query_scales_.Reserve(rows);
+  query_sums_.resize(rows);
+  weight_scales_.Reserve(rows);
+  value_scales_.resize(kScoreStride);
   scores_.Reserve(rows * kScoreStride);
   sum_.Reserve(rows * record_floats_);
   chunk_.Reserve(rows * record_floats_);
-  // Loads of K may run a vector over its end.
-  keys_.Reserve(FloatsOfElements(size_t{dims_} * shape.kv.tokens_per_block + 64));
-  values_.Reserve(FloatsOfElements(size_t{kChunkTokens} * dims_));
+  // Loads of K may run two vectors over its end.
+  keys_.Reserve(FloatsOfBytes(shape.kv.v_offset() + 128));
+  values_.Reserve(FloatsOfBytes(kChunkTokens * shape.kv.vector_bytes()));
   pieces_.reserve(kChunkTokens);
   next_pieces_.reserve(kChunkTokens);
   runs_.reserve(kChunkTokens);
@@ -104,7 +108,7 @@ void TileWorker::PackQueries(const float* shift_angles) {
   alignas(64) std::array<float, kMaxHeadDim> moved;
   for (uint32_t g = 0; g < groups.num_groups; g++) {
     const uint32_t height = groups.height(g);
-    float* packed = queries_.data() + size_t{groups.begin(g)} * dims_;
+    uint32_t* packed = Words(groups.begin(g));
     for (uint32_t i = 0; i < height; i++) {
       const uint32_t row = groups.begin(g) + i;
       const uint32_t head = input_.kv_head * group_heads + row % group_heads;
@@ -114,28 +118,30 @@ void TileWorker::PackQueries(const float* shift_angles) {
         kernels_.rotate(q, shift_angles, rope.neox, rope.num_rot, dims_, moved.data());
         q = moved.data();
       }
-      for (uint32_t d = 0; d < dims_; d++) packed[size_t{d} * height + i] = q[d] * scale;
+      kernels_.pack(q, scale, dims_, packed + i, height, query_scales_.data() + row,
+                    &query_sums_[row]);
     }
   }
 }
 
 void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
   const ChunkPiece& p = pieces_[index];
-  const uint32_t rows_per_block = shape_.kv.tokens_per_block;
-  const uint16_t* keys =
-      Modified(p.piece) ? ComposeKeys(p) : reinterpret_cast<const uint16_t*>(p.tile);
+  const KeyRun keys = Keys(p);
   Prefetch prefetch;
   if (prefetch_) {
     prefetch.first = p.tile + shape_.kv.v_offset();
     if (first_chunk && index + 1 < pieces_.size()) prefetch.second = pieces_[index + 1].tile;
+    // The lines of scales lie behind what the loops ask for.
+    if (shape_.kv.scale_bytes() > 0) __builtin_prefetch(p.tile + shape_.kv.v_scales_offset());
   }
   const Groups groups(num_rows_, kernels_.max_score_rows);
   for (uint32_t g = 0; g < groups.num_groups; g++) {
     const uint32_t begin = groups.begin(g), height = groups.height(g);
     const ChunkRange seen = SeenByRows(begin, height, chunk);
     if (seen.end <= p.offset || seen.begin >= p.offset + p.piece.num_rows) continue;
-    kernels_.score(queries_.data() + size_t{begin} * dims_, height, dims_, keys + p.piece.first_row,
-                   rows_per_block, p.piece.num_rows, prefetch,
+    const QueryGroup queries = {Words(begin), query_scales_.data() + begin, &query_sums_[begin],
+                                height};
+    kernels_.score(queries, dims_, keys, prefetch,
                    scores_.data() + size_t{begin} * kScoreStride + p.offset);
     prefetch = {};
   }
@@ -143,6 +149,7 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
 
 void TileWorker::Softmax(uint32_t chunk, float* records) {
   const float softcap = input_.params->softcap;
+  if (shape_.kv.scale_bytes() > 0) GatherValueScales();
   for (uint32_t query = 0; query < tile_->num_queries; query++) {
     const ChunkRange seen = Seen(query, query, chunk);
     for (uint32_t h = 0; h < shape_.heads_per_kv; h++) {
@@ -150,36 +157,44 @@ void TileWorker::Softmax(uint32_t chunk, float* records) {
       float* scores = scores_.data() + row * kScoreStride;
       float* record = records + row * record_floats_;
       if (seen.begin == seen.end) {
-        std::fill(scores + range_.begin, scores + range_.end, 0.0f);
+        std::fill(scores, scores + range_.end, 0.0f);  // in any form of weights
+        weight_scales_.data()[row] = 0;
         continue;
       }
       if (softcap > 0)
         kernels_.softcap(scores, seen.begin, seen.end, softcap * std::numbers::log2e_v<float>);
-      kernels_.softmax(scores, seen.begin, seen.end, range_.begin, range_.end, record + dims_,
-                       record + dims_ + 1);
+      kernels_.softmax(scores, {seen.begin, seen.end, range_.begin, range_.end},
+                       value_scales_.data(), record + dims_, record + dims_ + 1,
+                       weight_scales_.data() + row);
     }
   }
 }
 
 void TileWorker::Weigh(uint32_t chunk, float* records) {
+  const KvShape& kv = shape_.kv;
+  const bool compose_all = kernels_.pairs && !InPairs();
   runs_.clear();
   for (size_t i = 0; i < pieces_.size(); i++) {
     const ChunkPiece& p = pieces_[i];
+    const bool compose = compose_all || Modified(p.piece);
     ValueRun run;
     run.num_tokens = p.piece.num_rows;
-    run.v = Modified(p.piece) ? ComposeValues(p)
-                              : reinterpret_cast<const uint16_t*>(p.tile + shape_.kv.v_offset()) +
-                                    size_t{p.piece.first_row} * dims_;
+    run.v =
+        compose ? ComposeValues(p) : p.tile + kv.v_offset() + p.piece.first_row * kv.vector_bytes();
     if (prefetch_ && i < next_pieces_.size()) run.prefetch = next_pieces_[i].tile;
-    runs_.push_back(run);
+    if (compose_all && i > 0) {
+      runs_.front().num_tokens += run.num_tokens;  // composed values lie one after the other
+    } else {
+      runs_.push_back(run);
+    }
   }
   const Groups groups(num_rows_, kernels_.max_value_rows);
   for (uint32_t g = 0; g < groups.num_groups; g++) {
     const uint32_t begin = groups.begin(g), height = groups.height(g);
     const uint32_t end = SeenByRows(begin, height, chunk).end;
     if (end <= range_.begin) continue;
-    kernels_.weigh(scores_.data() + size_t{begin} * kScoreStride + range_.begin, height,
-                   runs_.data(), end - range_.begin, dims_,
+    kernels_.weigh(scores_.data() + size_t{begin} * kScoreStride, weight_scales_.data() + begin,
+                   height, runs_.data(), range_.begin, end, dims_,
                    records + size_t{begin} * record_floats_, record_floats_);
     if (g == 0) {
       for (ValueRun& run : runs_) run.prefetch = nullptr;
@@ -212,38 +227,57 @@ bool TileWorker::Modified(const Piece& piece) const {
   return false;
 }
 
-const uint16_t* TileWorker::ComposeKeys(const ChunkPiece& p) {
-  const KvShape& kv = shape_.kv;
-  auto* keys = reinterpret_cast<uint16_t*>(keys_.data());
-  std::memcpy(keys, p.tile, kv.v_offset());
-  const DifferenceView& difference = *p.piece.block->difference;
-  const auto* cells = reinterpret_cast<const uint16_t*>(
-      difference.cells + difference.HeadOffset(kv, input_.layer, input_.kv_head));
-  for (uint32_t row = p.piece.first_row; row < p.piece.first_row + p.piece.num_rows; row++) {
-    const int cell = DifferenceCell(*p.piece.block, input_.layer, row);
-    if (cell < 0) continue;
-    const uint16_t* key = cells + size_t(cell) * dims_;
-    for (uint32_t d = 0; d < dims_; d++) keys[size_t{d} * kv.tokens_per_block + row] = key[d];
+// Whether no pair of positions, even and odd, is cut by a piece.
+bool TileWorker::InPairs() const {
+  for (size_t i = 1; i < pieces_.size(); i++) {
+    if (pieces_[i].offset % 2 != 0) return false;
   }
-  return keys;
+  return true;
 }
 
-const uint16_t* TileWorker::ComposeValues(const ChunkPiece& p) {
+KeyRun TileWorker::Keys(const ChunkPiece& p) {
   const KvShape& kv = shape_.kv;
-  auto* values = reinterpret_cast<uint16_t*>(values_.data()) + size_t{p.offset} * dims_;
-  const auto* base = reinterpret_cast<const uint16_t*>(p.tile + kv.v_offset());
-  const DifferenceView& difference = *p.piece.block->difference;
-  const auto* cells =
-      reinterpret_cast<const uint16_t*>(difference.cells +
-                                        difference.HeadOffset(kv, input_.layer, input_.kv_head)) +
-      size_t{difference.capacity} * dims_;
-  for (uint32_t i = 0; i < p.piece.num_rows; i++) {
-    const uint32_t row = p.piece.first_row + i;
-    const int cell = DifferenceCell(*p.piece.block, input_.layer, row);
-    const uint16_t* value = cell < 0 ? base + size_t{row} * dims_ : cells + size_t(cell) * dims_;
-    std::memcpy(values + size_t{i} * dims_, value, kv.row_bytes());
+  const std::byte* tile = p.tile;
+  const size_t group_bytes = kv.k_group() * kv.element_bytes();
+  if (Modified(p.piece)) {
+    auto* composed = reinterpret_cast<std::byte*>(keys_.data());
+    std::memcpy(composed, p.tile, kv.v_offset());
+    for (uint32_t i = 0; i < p.piece.num_rows; i++) {
+      const uint32_t row = p.piece.first_row + i;
+      if (DifferenceCell(*p.piece.block, input_.layer, row) < 0) continue;
+      const auto from = Row(p, i);
+      const auto to = KvRowView<std::byte>::InTile(kv, composed, row);
+      for (size_t g = 0; g < dims_ / kv.k_group(); g++)
+        std::memcpy(to.k + g * to.k_stride, from.k + g * from.k_stride, group_bytes);
+      if (kv.scale_bytes() > 0) std::memcpy(to.k_scale, from.k_scale, kv.scale_bytes());
+    }
+    tile = composed;
   }
+  return {tile + p.piece.first_row * group_bytes,
+          tile + kv.k_scales_offset() + p.piece.first_row * kv.scale_bytes(), kv.tokens_per_block,
+          p.piece.num_rows};
+}
+
+const std::byte* TileWorker::ComposeValues(const ChunkPiece& p) {
+  const size_t bytes = shape_.kv.vector_bytes();
+  std::byte* values = reinterpret_cast<std::byte*>(values_.data()) + p.offset * bytes;
+  for (uint32_t i = 0; i < p.piece.num_rows; i++)
+    std::memcpy(values + i * bytes, Row(p, i).v, bytes);
   return values;
+}
+
+void TileWorker::GatherValueScales() {
+  const KvShape& kv = shape_.kv;
+  for (const ChunkPiece& p : pieces_) {
+    uint16_t* to = &value_scales_[p.offset];
+    if (!Modified(p.piece)) {
+      std::memcpy(to, p.tile + kv.v_scales_offset() + p.piece.first_row * kv.scale_bytes(),
+                  p.piece.num_rows * kv.scale_bytes());
+      continue;
+    }
+    for (uint32_t i = 0; i < p.piece.num_rows; i++)
+      std::memcpy(to + i, Row(p, i).v_scale, kv.scale_bytes());
+  }
 }
 
 }  // namespace kvlink::kernel

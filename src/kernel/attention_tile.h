@@ -95,8 +95,18 @@ class TileWorker {
   void Weigh(uint32_t chunk, float* records);
   void Fold(uint32_t chunk, const float* next, float* records);
   bool Modified(const Piece& piece) const;
-  const uint16_t* ComposeKeys(const ChunkPiece& chunk_piece);
-  const uint16_t* ComposeValues(const ChunkPiece& chunk_piece);
+  uint32_t* Words(uint32_t row) {  // of the group of rows that starts there
+    return reinterpret_cast<uint32_t*>(queries_.data()) +
+           size_t{row} * dims_ / kernels_.dims_per_word;
+  }
+  KeyRun Keys(const ChunkPiece& chunk_piece);
+  const std::byte* ComposeValues(const ChunkPiece& chunk_piece);
+  void GatherValueScales();
+  bool InPairs() const;
+  KvRowView<std::byte> Row(const ChunkPiece& chunk_piece, uint32_t i) const {
+    return KvRowOf(shape_.kv, *chunk_piece.piece.block, input_.layer, input_.kv_head,
+                   chunk_piece.piece.first_row + i);
+  }
 
   const TileShape shape_;
   const TileKernels& kernels_;
@@ -110,12 +120,16 @@ class TileWorker {
   ChunkRange range_;          // of the chunk at work that the tile sees
   int32_t packed_shift_ = 0;  // that the packed queries are moved by
 
-  AlignedFloats queries_;  // groups of rows, [dims][rows of the group]
-  AlignedFloats scores_;   // [rows][kScoreStride]
-  AlignedFloats sum_;      // records, folded so far
-  AlignedFloats chunk_;    // records of one chunk
-  AlignedFloats keys_;     // one composed K tile
-  AlignedFloats values_;   // composed V rows of a chunk
+  AlignedFloats queries_;       // words of groups of rows
+  AlignedFloats query_scales_;  // by row
+  std::vector<int32_t> query_sums_;
+  AlignedFloats scores_;                // [rows][kScoreStride]
+  AlignedFloats weight_scales_;         // by row
+  AlignedFloats sum_;                   // records, folded so far
+  AlignedFloats chunk_;                 // records of one chunk
+  AlignedFloats keys_;                  // one composed K tile, with its scales
+  AlignedFloats values_;                // composed V rows of a chunk
+  std::vector<uint16_t> value_scales_;  // of a chunk
   Pieces pieces_, next_pieces_;
   std::vector<ValueRun> runs_;
 };

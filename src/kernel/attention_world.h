@@ -35,17 +35,18 @@ struct WorldShape {
 };
 
 inline WorldShape SmallShape(uint32_t head_dim = 64, uint32_t tokens_per_block = 32,
-                             uint32_t heads_per_kv = 3) {
+                             uint32_t heads_per_kv = 3, KvType type = KvType::kF16) {
   WorldShape shape;
-  shape.kv = {2, 2, head_dim, tokens_per_block, KvType::kF16};
+  shape.kv = {2, 2, head_dim, tokens_per_block, type};
   shape.heads_per_kv = heads_per_kv;
   shape.rope.num_rot = head_dim;
   return shape;
 }
 
 // Layer 0 as Gemma's local ones, layer 1 as its global ones: another window, rope and cap each.
-inline WorldShape WindowedShape(uint32_t local_window, uint32_t global_window, float softcap) {
-  WorldShape shape = SmallShape();
+inline WorldShape WindowedShape(uint32_t local_window, uint32_t global_window, float softcap,
+                                KvType type = KvType::kF16) {
+  WorldShape shape = SmallShape(64, 32, 3, type);
   LayerParams local = {shape.scale(), shape.rope, local_window, softcap};
   LayerParams global = {1.3f * shape.scale(), shape.rope, global_window, 2 * softcap};
   global.rope.freq_base = 1e6f;
@@ -189,8 +190,9 @@ class AttentionWorld {
                                params.rope, static_cast<double>(step.position) - shift);
         auto k = Rotated(Raw(step.sequence->tokens[p], 1, layer, kv_head), params.rope,
                          static_cast<double>(p) - shift);
+        Round(&k);
         double score = 0;
-        for (uint32_t d = 0; d < dims; d++) score += q[d] * RoundToF16(k[d]);
+        for (uint32_t d = 0; d < dims; d++) score += q[d] * k[d];
         score *= params.scale;
         if (params.softcap > 0) score = params.softcap * std::tanh(score / params.softcap);
         scores.push_back(score);
@@ -199,8 +201,9 @@ class AttentionWorld {
       double total = 0;
       for (double& s : scores) total += s = std::exp(s - largest);
       for (uint32_t p = first; p <= step.position; p++) {
-        const auto v = Raw(step.sequence->tokens[p], 2, layer, kv_head);
-        for (uint32_t d = 0; d < dims; d++) sum[d] += scores[p - first] / total * RoundToF16(v[d]);
+        std::vector<double> v = Rotated(Raw(step.sequence->tokens[p], 2, layer, kv_head), {}, 0);
+        Round(&v);
+        for (uint32_t d = 0; d < dims; d++) sum[d] += scores[p - first] / total * v[d];
       }
       out.insert(out.end(), sum.begin(), sum.end());
     }
@@ -210,9 +213,27 @@ class AttentionWorld {
  private:
   static void Poison(std::byte* bytes, size_t size) {
     auto* elements = reinterpret_cast<uint16_t*>(bytes);
-    std::fill(elements, elements + size / 2, uint16_t{0x7e00});
+    std::fill(elements, elements + size / 2, uint16_t{0x7fff});  // NaN in F16 and in BF16
   }
-  static double RoundToF16(double x) { return F16ToF32(F32ToF16(static_cast<float>(x))); }
+  // To what the KV type can hold.
+  void Round(std::vector<double>* x) const {
+    if (shape_.kv.type == KvType::kF16) {
+      for (double& e : *x) e = F16ToF32(F32ToF16(static_cast<float>(e)));
+    } else if (shape_.kv.type == KvType::kBF16) {
+      for (double& e : *x)
+        e = std::ldexp(std::nearbyint(std::ldexp(e, 8 - Exponent(e))), Exponent(e) - 8);
+    } else {
+      double largest = 0;
+      for (double e : *x) largest = std::max(largest, std::abs(e));
+      const double scale = F16ToF32(F32ToF16(static_cast<float>(largest / 127)));
+      for (double& e : *x) e = std::nearbyint(e / scale) * scale;
+    }
+  }
+  static int Exponent(double x) {
+    int exponent = 0;
+    std::frexp(x, &exponent);
+    return exponent;
+  }
   static int32_t ShiftAt(const SpanTable& table, uint32_t position) {
     for (const Span& span : table.spans) {
       if (position - span.position < span.num_rows) return span.shift;

@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 
 #include "kernel/paged_attention.h"
+#include "kernel/tile_kernels.h"
 
 namespace kvlink::kernel {
 namespace {
@@ -85,10 +86,13 @@ bool IsaAvailable(Isa isa) {
   return false;
 }
 
-std::string NumericPath() {
+bool HasInt8Dot() { return (SupportedTargets() & HWY_AVX3_DL) != 0; }
+
+std::string NumericPath(KvType type) {
   // A bad value is reported by PagedAttention::Create; it limits nothing.
   static_cast<void>(ApplyIsaEnvironment());
-  return IsaName(CurrentIsa());
+  const bool dot = type == KvType::kBF16 && HasBf16Dot(CurrentIsa());
+  return std::string(IsaName(CurrentIsa())) + (dot ? "+bf16dot" : "");
 }
 
 }  // namespace kvlink::kernel

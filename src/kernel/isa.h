@@ -21,6 +21,9 @@ Status ApplyIsaEnvironment();
 // After ApplyIsaEnvironment: the best set that this processor, this build and the limit allow.
 Isa CurrentIsa();
 
+// Whether AVX-512 kernels may use the int8 dot product (VNNI) here.
+bool HasInt8Dot();
+
 // Whether kernels of this set can run here (tests compare sets in one process).
 bool IsaAvailable(Isa isa);
 

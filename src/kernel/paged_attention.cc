@@ -57,11 +57,8 @@ Status ValidateLayer(const LayerParams& layer, uint32_t head_dim) {
 
 Status Validate(const AttentionParams& params) {
   const KvShape& shape = params.shape;
-  if (shape.type != KvType::kF16) {
-    return Status(
-        StatusCode::kUnimplemented,
-        "attention: KV type " + Str(static_cast<uint64_t>(shape.type)) + " (only F16, 0, so far)");
-  }
+  if (std::find(std::begin(kKvTypes), std::end(kKvTypes), shape.type) == std::end(kKvTypes))
+    return Invalid("KV type " + Str(static_cast<uint64_t>(shape.type)) + " is none of ours");
   if (shape.num_layers == 0 || shape.num_kv_heads == 0)
     return Invalid("a shape without layers or KV heads");
   if (shape.head_dim == 0 || shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim) {
@@ -228,28 +225,30 @@ class TiledAttention : public PagedAttention {
 
   void WriteRow(uint32_t layer, uint32_t head, size_t row, const float* k, const float* v) const {
     const KvShape& shape = params_.shape;
-    const uint32_t dims = shape.head_dim;
-    alignas(64) std::array<float, kMaxHeadDim> rotated;
-    alignas(64) std::array<uint16_t, kMaxHeadDim> key;
     const AngleTable& angles = *layers_[layer].angles;
+    alignas(64) std::array<float, kMaxHeadDim> rotated;
+    alignas(64) std::array<std::byte, kMaxHeadDim * 2> key;
+    uint16_t k_scale = 0, v_scale = 0;
     Rotate(angles.rope(), k, angles.OfKey(row), rotated.data());
-    kernels_.to_kv(rotated.data(), dims, key.data());
+    kernels_.to_kv(rotated.data(), shape.head_dim, key.data(), &k_scale);
 
     const RowPlace& place = rows_.places()[row];
-    if (const int cell = DifferenceCell(place.block, layer, place.block_row); cell >= 0) {
-      const DifferenceView& difference = *place.block.difference;
-      auto* keys =
-          reinterpret_cast<uint16_t*>(difference.cells + difference.HeadOffset(shape, layer, head));
-      uint16_t* values = keys + size_t{difference.capacity} * dims;
-      std::copy(key.begin(), key.begin() + dims, keys + size_t(cell) * dims);
-      kernels_.to_kv(v, dims, values + size_t(cell) * dims);
-      return;
+    const auto to = KvRowOf(shape, place.block, layer, head, place.block_row);
+    if (shape.type == KvType::kF16) {
+      Scatter<2>(key.data(), shape.vector_bytes(), to.k, to.k_stride);
+    } else {
+      Scatter<4>(key.data(), shape.vector_bytes(), to.k, to.k_stride);
     }
-    std::byte* tile = place.block.page + shape.TileOffset(layer, head);
-    auto* keys = reinterpret_cast<uint16_t*>(tile) + place.block_row;
-    for (uint32_t d = 0; d < dims; d++) keys[size_t{d} * shape.tokens_per_block] = key[d];
-    auto* values = reinterpret_cast<uint16_t*>(tile + shape.v_offset());
-    kernels_.to_kv(v, dims, values + size_t{place.block_row} * dims);
+    kernels_.to_kv(v, shape.head_dim, to.v, &v_scale);
+    if (shape.scale_bytes() == 0) return;
+    std::memcpy(to.k_scale, &k_scale, sizeof(k_scale));
+    std::memcpy(to.v_scale, &v_scale, sizeof(v_scale));
+  }
+
+  template <size_t kGroupBytes>
+  static void Scatter(const std::byte* from, size_t bytes, std::byte* to, size_t stride) {
+    for (size_t i = 0; i < bytes; i += kGroupBytes, to += stride)
+      std::memcpy(to, from + i, kGroupBytes);
   }
 
   uint32_t heads_per_kv() const { return params_.num_heads / params_.shape.num_kv_heads; }
@@ -328,7 +327,7 @@ Result<std::unique_ptr<PagedAttention>> CreatePagedAttention(const AttentionPara
   if (Status s = Validate(params); !s.ok()) return s;
   const Isa isa = tuning.isa.value_or(CurrentIsa());
   return std::unique_ptr<PagedAttention>(
-      std::make_unique<TiledAttention>(params, tuning, TileKernelsOf(isa)));
+      std::make_unique<TiledAttention>(params, tuning, TileKernelsOf(isa, params.shape.type)));
 }
 
 Result<std::unique_ptr<PagedAttention>> PagedAttention::Create(const AttentionParams& params) {

@@ -82,7 +82,8 @@ class PagedAttention {
 };
 
 // "avx512", "avx2", "neon": of the kernels that this process runs. KVLINK_ISA=avx2 in the
-// environment lowers it.
-std::string NumericPath();
+// environment lowers it. "+bf16dot" where the type's kernels use such an instruction, since its
+// bits differ.
+std::string NumericPath(KvType type = KvType::kF16);
 
 }  // namespace kvlink::kernel

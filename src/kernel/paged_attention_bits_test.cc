@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernel/attention_world.h"
+#include "kernel/tile_kernels.h"
 
 namespace kvlink::kernel {
 namespace {
@@ -40,24 +41,22 @@ class PagedAttentionBits : public testing::TestWithParam<Kind> {
   }
 
   // Each layer's cells of `rows`, where its map says, hold what the page holds.
-  void ExpectCells(const DifferenceView& view, const std::vector<uint32_t>& rows,
-                   const std::byte* page) {
+  void ExpectCells(const DifferenceView& view, const std::vector<uint32_t>& rows, std::byte* page) {
     const KvShape& kv = world_.shape().kv;
+    const size_t group_bytes = kv.k_group() * kv.element_bytes();
+    const BlockView plain = {page, nullptr}, block = {page, &view};
     for (uint32_t layer = 0; layer < kv.num_layers; layer++) {
       for (uint32_t head = 0; head < kv.num_kv_heads; head++) {
-        const auto* keys =
-            reinterpret_cast<const uint16_t*>(view.cells + view.HeadOffset(kv, layer, head));
-        const uint16_t* values = keys + view.capacity * kv.head_dim;
-        const std::byte* tile = page + kv.TileOffset(layer, head);
-        const auto* page_keys = reinterpret_cast<const uint16_t*>(tile);
-        const auto* page_values = reinterpret_cast<const uint16_t*>(tile + kv.v_offset());
         for (uint32_t row : rows) {
-          const int8_t slot = view.slots[layer * view.slot_stride + row];
-          const uint32_t cell = static_cast<uint32_t>(slot) * kv.head_dim;
-          for (uint32_t d = 0; d < kv.head_dim; d++) {
-            ASSERT_EQ(keys[cell + d], page_keys[d * kv.tokens_per_block + row]);
-            ASSERT_EQ(values[cell + d], page_values[row * kv.head_dim + d]);
-          }
+          const auto a = KvRowOf(kv, plain, layer, head, row);
+          const auto b = KvRowOf(kv, block, layer, head, row);
+          ASSERT_NE(a.k, b.k);
+          for (size_t g = 0; g < kv.head_dim / kv.k_group(); g++)
+            ASSERT_EQ(std::memcmp(a.k + g * a.k_stride, b.k + g * b.k_stride, group_bytes), 0);
+          ASSERT_EQ(std::memcmp(a.v, b.v, kv.vector_bytes()), 0);
+          if (kv.scale_bytes() == 0) continue;
+          ASSERT_EQ(std::memcmp(a.k_scale, b.k_scale, kv.scale_bytes()), 0);
+          ASSERT_EQ(std::memcmp(a.v_scale, b.v_scale, kv.scale_bytes()), 0);
         }
       }
     }
@@ -255,25 +254,35 @@ TEST_P(PagedAttentionBits, DoNotDependOnTheOrderOfRows) {
     ExpectSameBits(Row(outputs, steps.size() - 1 - i), Row(expected, i));
 }
 
-// Stronger than promised (the numeric path is part of every block's key), but true of attention.
-TEST_P(PagedAttentionBits, AreTheSameOnAvx2AndAvx512) {
-  if (!IsaAvailable(Isa::kAvx2) || !IsaAvailable(Isa::kAvx512)) GTEST_SKIP() << "one of them only";
-  for (uint32_t head_dim : {64u, 72u, 128u}) {
+// Stronger than promised (the numeric path is part of every block's key), but true of attention,
+// where BF16 has no dot products of its own.
+TEST_P(PagedAttentionBits, AreTheSameOnEveryInstructionSet) {
+  const KvType type = GetParam().shape.kv.type;
+  for (uint32_t head_dim : {40u, 64u, 72u, 128u}) {
     for (uint32_t block : {8u, 32u}) {
       WorldShape shape = world_.shape();
       shape.kv.head_dim = head_dim;
       shape.kv.tokens_per_block = block;
+      shape.rope.num_rot = std::min(head_dim, shape.rope.num_rot);
+      for (LayerParams& layer : shape.layers) layer.rope.num_rot = shape.rope.num_rot;
       AttentionWorld world(shape);
-      AttentionTuning avx2, avx512;
-      avx2.isa = Isa::kAvx2;
-      avx512.isa = Isa::kAvx512;
-      const WorldSequence a = world.NewSequence(300, 1), b = world.NewSequence(300, 1);
-      ExpectSameBits(world.Prefill(*world.Attention(avx2), a, 0, 300, 33),
-                     world.Prefill(*world.Attention(avx512), b, 0, 300, 33));
-      for (size_t i = 0; i + 1 < a.table.blocks.size(); i++) {  // the last one has poison left
-        EXPECT_EQ(std::memcmp(a.table.blocks[i].page, b.table.blocks[i].page,
-                              world.shape().kv.page_bytes()),
-                  0);
+      const auto prefill = [&](Isa isa, const WorldSequence& sequence) {
+        AttentionTuning tuning;
+        tuning.isa = isa;
+        return world.Prefill(*world.Attention(tuning), sequence, 0, 300, 33);
+      };
+      const WorldSequence base = world.NewSequence(300, 1);
+      const Outputs expected = prefill(Isa::kBaseline, base);
+      for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kNeon}) {
+        if (!IsaAvailable(isa) || (type == KvType::kBF16 && HasBf16Dot(isa))) continue;
+        SCOPED_TRACE(std::string(IsaName(isa)) + ", head_dim " + std::to_string(head_dim));
+        const WorldSequence sequence = world.NewSequence(300, 1);
+        ExpectSameBits(prefill(isa, sequence), expected);
+        for (size_t i = 0; i + 1 < base.table.blocks.size(); i++) {  // the last has poison left
+          EXPECT_EQ(std::memcmp(base.table.blocks[i].page, sequence.table.blocks[i].page,
+                                world.shape().kv.page_bytes()),
+                    0);
+        }
       }
     }
   }
@@ -283,6 +292,10 @@ const Kind kKinds[] = {
     {"Plain", SmallShape()},
     {"Windowed", WindowedShape(100, 0, 0)},
     {"WindowedAndCapped", WindowedShape(256, 321, 5)},
+    {"Bf16", SmallShape(64, 32, 3, KvType::kBF16)},
+    {"Bf16Windowed", WindowedShape(101, 256, 5, KvType::kBF16)},
+    {"Q8", SmallShape(64, 32, 3, KvType::kQ8_0)},
+    {"Q8Windowed", WindowedShape(101, 256, 5, KvType::kQ8_0)},
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, PagedAttentionBits, testing::ValuesIn(kKinds),
                          [](const auto& kind) { return kind.param.name; });

@@ -7,11 +7,18 @@
 #include <cstdlib>
 
 #include "kernel/attention_world.h"
+#include "kernel/tile_kernels.h"
 
 namespace kvlink::kernel {
 namespace {
 
 using testing::HasSubstr;
+
+// The formula reads K and V as they are stored; what is left is the rounding of queries and
+// weights, in F16 that of elements at the edge of two values only.
+double Tolerance(KvType type) {
+  return type == KvType::kF16 ? 2e-3 : type == KvType::kBF16 ? 2e-2 : 3e-2;
+}
 
 void ExpectFormula(const AttentionWorld& world, const std::vector<Step>& steps,
                    const Outputs& outputs) {
@@ -20,7 +27,7 @@ void ExpectFormula(const AttentionWorld& world, const std::vector<Step>& steps,
     for (size_t row = 0; row < steps.size(); row++) {
       const std::vector<double> expected = world.Expected(steps[row], layer);
       for (size_t i = 0; i < expected.size(); i++) {
-        ASSERT_NEAR(outputs[layer][row][i], expected[i], 2e-3)
+        ASSERT_NEAR(outputs[layer][row][i], expected[i], Tolerance(world.shape().kv.type))
             << "layer " << layer << ", position " << steps[row].position << ", element " << i;
       }
     }
@@ -43,19 +50,21 @@ TEST(PagedAttention, PrefillOfOneSequenceMatchesTheFormula) {
 
 TEST(PagedAttention, EveryShapeMatchesTheFormula) {
   const auto attend = [](const WorldShape& shape) {
-    SCOPED_TRACE("head_dim " + std::to_string(shape.kv.head_dim) + ", block " +
-                 std::to_string(shape.kv.tokens_per_block) + ", heads " +
-                 std::to_string(shape.heads_per_kv) + ", rot " +
-                 std::to_string(shape.rope.num_rot));
+    SCOPED_TRACE(
+        std::string(KvTypeName(shape.kv.type)) + ", head_dim " + std::to_string(shape.kv.head_dim) +
+        ", block " + std::to_string(shape.kv.tokens_per_block) + ", heads " +
+        std::to_string(shape.heads_per_kv) + ", rot " + std::to_string(shape.rope.num_rot));
     AttentionWorld world(shape);
     const WorldSequence sequence = world.NewSequence(37, 7);
     const std::vector<Step> steps = Steps(sequence, 0, 37);
     ExpectFormula(world, steps, world.Run(*world.Attention(), steps, 2));
   };
-  for (uint32_t head_dim : {8u, 40u, 64u, 72u, 80u, 96u, 128u, 256u}) {
-    for (uint32_t block : {8u, 32u, 128u}) attend(SmallShape(head_dim, block, 2));
+  for (KvType type : kKvTypes) {
+    for (uint32_t head_dim : {8u, 40u, 64u, 72u, 80u, 96u, 128u, 256u}) {
+      for (uint32_t block : {8u, 32u, 128u}) attend(SmallShape(head_dim, block, 2, type));
+    }
+    for (uint32_t heads : {1u, 4u, 7u, 13u, 60u}) attend(SmallShape(64, 16, heads, type));
   }
-  for (uint32_t heads : {1u, 4u, 7u, 13u, 60u}) attend(SmallShape(64, 16, heads));
   for (uint32_t num_rot : {0u, 20u, 32u, 64u}) {
     for (bool neox : {false, true}) {
       WorldShape shape = SmallShape(64, 64, 2);
@@ -70,7 +79,8 @@ TEST(PagedAttention, EveryShapeMatchesTheFormula) {
 TEST(PagedAttention, WindowsAndCapsOfEachLayerMatchTheFormula) {
   for (uint32_t window : {1u, 15u, 100u, 256u, 300u, 5000u}) {
     SCOPED_TRACE("window " + std::to_string(window));
-    AttentionWorld world(WindowedShape(window, window / 2, window % 2 == 0 ? 3.0f : 0.0f));
+    AttentionWorld world(
+        WindowedShape(window, window / 2, window % 2 == 0 ? 3.0f : 0.0f, kKvTypes[window % 3]));
     const WorldSequence sequence = world.NewSequence(620, 1000);
     const auto attention = world.Attention();
     world.Prefill(*attention, sequence, 0, 500, 125);
@@ -85,13 +95,15 @@ TEST(PagedAttention, WindowsAndCapsOfEachLayerMatchTheFormula) {
 }
 
 TEST(PagedAttention, RowsBeforeAWindowAreNotRead) {
-  AttentionWorld world(WindowedShape(100, 90, 0));
-  const WorldSequence sequence = world.NewSequence(700, 1);
-  const auto attention = world.Attention();
-  // Positions 0 to 399 stay NaN.
-  world.Prefill(*attention, sequence, 400, 500, 100);
-  const std::vector<Step> steps = Steps(sequence, 500, 530);
-  ExpectFormula(world, steps, world.Run(*attention, steps, 2));
+  for (KvType type : kKvTypes) {
+    AttentionWorld world(WindowedShape(100, 91, 0, type));
+    const WorldSequence sequence = world.NewSequence(700, 1);
+    const auto attention = world.Attention();
+    // Positions 0 to 399 stay NaN.
+    world.Prefill(*attention, sequence, 400, 500, 100);
+    const std::vector<Step> steps = Steps(sequence, 500, 530);
+    ExpectFormula(world, steps, world.Run(*attention, steps, 2));
+  }
 }
 
 // Donors are computed, then a sequence is laid together from runs of their rows at any place and
@@ -167,7 +179,7 @@ TEST(PagedAttention, RandomTablesWithSharingShiftsAndDifferencesMatchTheFormula)
   for (uint32_t seed = 1; seed <= 24; seed++) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     WorldShape shape = SmallShape(std::array{64u, 72u, 128u}[seed % 3], 8u << seed % 5,
-                                  std::array{1u, 3u, 4u, 8u}[seed % 4]);
+                                  std::array{1u, 3u, 4u, 8u}[seed % 4], kKvTypes[seed / 2 % 3]);
     shape.rope.neox = seed % 2 == 0;
     shape.rope.num_rot = seed % 3 == 0 ? 32 : shape.kv.head_dim;
     const LayerParams first = {shape.scale(), shape.rope, seed % 5 == 0 ? 70u : 0u, 0};
@@ -211,9 +223,13 @@ TEST(PagedAttention, RowsThatAreNotToBeWrittenStayAsTheyAre) {
   EXPECT_NE(std::memcmp(before.data(), page, before.size()), 0);
 }
 
-// One page of one layer, one head; k and v as given.
-std::vector<uint16_t> WriteOneRow(float k, float v) {
-  WorldShape shape = SmallShape(8, 8, 1);
+// One row of 8 dimensions in one layer and head, as it lies in the page.
+using Eight = std::array<float, 8>;
+struct StoredRow {
+  Eight k, v;  // decoded
+};
+StoredRow WriteOneRow(KvType type, const Eight& x) {
+  WorldShape shape = SmallShape(8, 8, 1, type);
   shape.kv.num_layers = shape.kv.num_kv_heads = 1;
   shape.rope.num_rot = 0;
   AttentionWorld world(shape);
@@ -222,19 +238,59 @@ std::vector<uint16_t> WriteOneRow(float k, float v) {
   const SpanTable* table = &sequence.table;
   const BatchRow row;
   EXPECT_TRUE(attention->Prepare({&table, 1}, {&row, 1}, 1).ok());
-  const std::vector<float> q(8, 1.0f), ks(8, k), vs(8, v);
+  const std::vector<float> q(8, 1.0f);
   std::vector<float> q_out(8);
-  attention->Write(0, q.data(), 8, ks.data(), 8, vs.data(), 8, q_out.data(), 8, 0, 1);
-  const auto* tile = reinterpret_cast<const uint16_t*>(sequence.table.blocks[0].page);
-  return {tile[0], tile[7 * 8], tile[64], tile[64 + 7]};
+  attention->Write(0, q.data(), 8, x.data(), 8, x.data(), 8, q_out.data(), 8, 0, 1);
+  const auto at = KvRowOf(shape.kv, sequence.table.blocks[0], 0, 0, 0);
+  const auto decode = [&](const std::byte* element, const std::byte* scale) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, scale ? scale : element, 2);
+    if (type == KvType::kF16) return F16ToF32(bits);
+    if (type == KvType::kBF16) return std::bit_cast<float>(uint32_t{bits} << 16);
+    return static_cast<float>(static_cast<int8_t>(*element)) * F16ToF32(bits);
+  };
+  StoredRow stored;
+  const uint32_t group = shape.kv.k_group();
+  const size_t bytes = shape.kv.element_bytes();
+  for (uint32_t d = 0; d < 8; d++) {
+    stored.k[d] = decode(at.k + d / group * at.k_stride + d % group * bytes, at.k_scale);
+    stored.v[d] = decode(at.v + d * bytes, at.v_scale);
+  }
+  return stored;
 }
 
 TEST(PagedAttention, WritesSaturateAndNeverLeaveNaN) {
-  EXPECT_EQ(WriteOneRow(1e6f, -1e6f), (std::vector<uint16_t>{0x7bff, 0x7bff, 0xfbff, 0xfbff}));
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(WriteOneRow(-inf, inf), (std::vector<uint16_t>{0xfbff, 0xfbff, 0x7bff, 0x7bff}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(WriteOneRow(nan, -nan), (std::vector<uint16_t>{0, 0, 0, 0}));
+  for (KvType type : kKvTypes) {
+    SCOPED_TRACE(KvTypeName(type));
+    const float largest = type == KvType::kBF16 ? 3.3895314e38f : 65504.0f;
+    const StoredRow row = WriteOneRow(type, {inf, -inf, nan, 0, 1, -1, 1e38f, -1e38f});
+    // Q8_0 holds one value in 127 of the largest.
+    EXPECT_NEAR(row.k[0], largest, largest * 1e-3);
+    EXPECT_EQ(row.k[1], -row.k[0]);
+    EXPECT_EQ(row.k[2], 0);
+    EXPECT_EQ(row.k[3], 0);
+    EXPECT_EQ(row.k[4], type == KvType::kQ8_0 ? 0 : 1);
+    EXPECT_NEAR(row.k[6], std::min(largest, 1e38f), largest * 1e-3);
+    EXPECT_EQ(row.v, row.k);
+  }
+}
+
+TEST(PagedAttention, WritesRoundToTheNearestValueOfTheType) {
+  const Eight x = {1.0f, -0.3f, 0.011f, 127.0f, -126.4f, 3.14159f, 1e-3f, 0};
+  const double relative[] = {0x1p-11, 0x1p-8, 0};
+  for (KvType type : kKvTypes) {
+    SCOPED_TRACE(KvTypeName(type));
+    const StoredRow row = WriteOneRow(type, x);
+    for (size_t d = 0; d < x.size(); d++) {
+      const double bound =
+          type == KvType::kQ8_0 ? 0.5001 : std::abs(x[d]) * relative[static_cast<size_t>(type)];
+      EXPECT_NEAR(row.k[d], x[d], bound);
+      EXPECT_EQ(row.v[d], row.k[d]);
+    }
+  }
+  EXPECT_EQ(WriteOneRow(KvType::kQ8_0, {}).k, Eight());
 }
 
 TEST(PagedAttention, LargestScoresDoNotOverflow) {
@@ -369,8 +425,8 @@ TEST(PagedAttention, CreateRefusesShapesThatItCannotServe) {
   bad.layers.resize(3, bad.layers[0]);
   EXPECT_THAT(CreateError(bad), HasSubstr("parameters of 3 layers for 2"));
   bad = good;
-  bad.shape.type = KvType::kQ8_0;
-  EXPECT_EQ(PagedAttention::Create(bad).status().code(), StatusCode::kUnimplemented);
+  bad.shape.type = static_cast<KvType>(9);
+  EXPECT_THAT(CreateError(bad), HasSubstr("KV type 9"));
 }
 
 TEST(PagedAttention, TheEnvironmentLowersTheInstructionSet) {
@@ -379,6 +435,7 @@ TEST(PagedAttention, TheEnvironmentLowersTheInstructionSet) {
     EXPECT_EQ(NumericPath(), "avx2");
   } else {
     EXPECT_EQ(NumericPath(), IsaName(CurrentIsa()));
+    EXPECT_EQ(NumericPath(KvType::kBF16) != NumericPath(), HasBf16Dot(CurrentIsa()));
   }
   const std::string before = set ? set : "";
   setenv("KVLINK_ISA", "mmx", 1);

@@ -1,5 +1,7 @@
 #include "kernel/tile_kernels.h"
 
+// AVX3_DL has the int8 dot product.
+#define HWY_WANT_AVX3_DL 1
 #include "kernel/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,18 +14,31 @@
 #if HWY_ONCE
 namespace kvlink::kernel {
 
-const TileKernels& TileKernelsOf(Isa isa) {
+bool HasBf16Dot(Isa isa) {
+#if HWY_TARGETS & HWY_AVX3_DL
+  return isa == Isa::kAvx512 && HasInt8Dot() && __builtin_cpu_supports("avx512bf16");
+#else
+  static_cast<void>(isa);
+  return false;
+#endif
+}
+
+const TileKernels& TileKernelsOf(Isa isa, KvType type) {
+#if HWY_TARGETS & HWY_AVX3_DL
+  if (type == KvType::kBF16 && HasBf16Dot(isa)) return N_AVX3_DL::Bf16DotTable();
+  if (isa == Isa::kAvx512 && HasInt8Dot()) return N_AVX3_DL::Table(type);
+#endif
 #if HWY_TARGETS & HWY_AVX3
-  if (isa == Isa::kAvx512) return N_AVX3::Table();
+  if (isa == Isa::kAvx512) return N_AVX3::Table(type);
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (isa == Isa::kAvx2) return N_AVX2::Table();
+  if (isa == Isa::kAvx2) return N_AVX2::Table(type);
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (isa == Isa::kNeon) return N_NEON::Table();
+  if (isa == Isa::kNeon) return N_NEON::Table(type);
 #endif
-  static_cast<void>(isa);
-  return HWY_STATIC_DISPATCH(Table)();
+  if (isa == Isa::kBaseline && type == KvType::kQ8_0) return HWY_STATIC_DISPATCH(PlainTable)();
+  return HWY_STATIC_DISPATCH(Table)(type);
 }
 
 }  // namespace kvlink::kernel

@@ -1,15 +1,22 @@
-// TileKernels: the inner loops of paged attention, one table per instruction set.
+// TileKernels: the inner loops of paged attention, one table per instruction set and KV type.
+//
+//   F16    f32 queries and weights, fused multiply-adds
+//   BF16   the same; with AVX512-BF16 queries and weights are rounded to BF16 and multiplied in
+//   pairs Q8_0   int8 queries with a scale each, int16 weights with a scale a row and chunk:
+//   integer sums,
+//          exact in any order
 //
 // Every loop works on a group of query rows and gives each of them the same operations in the same
 // order whatever the group's height, so that a row's bits do not depend on its neighbours. Vector
 // lanes stand for tokens (scores) or dimensions (values) and sums over lanes have a fixed shape of
-// 16, so that all instruction sets give the same bits too.
+// 16, so that all instruction sets give the same bits too (but for BF16, see above).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernel/isa.h"
+#include "kvlink/kv_shape.h"
 
 namespace kvlink::kernel {
 
@@ -28,43 +35,76 @@ inline constexpr uint32_t kMaxHeadDim = 512;
 // V_t and l = sum_t 2^(s_t - m).
 constexpr uint32_t RecordFloats(uint32_t dims) { return (dims + 2 + 15) / 16 * 16; }
 
-// Memory that is wanted soon. `k` and `v` are prefetched as fast as the loop that gets it reads its
-// own input (64 bytes for 64 bytes); null: nothing.
+// Memory that is wanted soon: prefetched as fast as the loop that gets it reads its own input;
+// null: nothing.
 struct Prefetch {
   const std::byte* first = nullptr;
   const std::byte* second = nullptr;
 };
 
+// Query rows packed for scoring: 32-bit words of one float, two BF16 or four int8 dimensions; word
+// w of row r lies at words[w * rows + r].
+struct QueryGroup {
+  const uint32_t* words = nullptr;
+  const float* scales = nullptr;  // by row; quantised types only
+  const int32_t* sums = nullptr;  // of a row's int8 elements
+  uint32_t rows = 0;
+};
+
+// K of tokens of one tile, from one row on. `k` and `scales` have been moved to that row.
+struct KeyRun {
+  const std::byte* k = nullptr;
+  const std::byte* scales = nullptr;
+  uint32_t stride = 0;  // tokens from one group of dimensions to the next
+  uint32_t num_tokens = 0;
+};
+
 // V of consecutive positions, [num_tokens][dims], and what to prefetch meanwhile.
 struct ValueRun {
-  const uint16_t* v = nullptr;
+  const std::byte* v = nullptr;
   uint32_t num_tokens = 0;
   const std::byte* prefetch = nullptr;
 };
 
+// The positions of a chunk that one row sees, and those that its scores are wanted for.
+struct RowRange {
+  uint32_t begin = 0, end = 0;             // begin < end
+  uint32_t zero_from = 0, zero_until = 0;  // include [begin, end)
+};
+
 struct TileKernels {
   Isa isa;
-  uint32_t max_score_rows;  // group height of Score
-  uint32_t max_value_rows;  // group height of Weigh
+  uint32_t max_score_rows;  // group height of score
+  uint32_t max_value_rows;  // group height of weigh
+  uint32_t dims_per_word;   // of packed queries
+  bool pairs;               // weigh takes two positions at once: runs begin at even positions
 
-  // scores[r * kScoreStride + t] = sum_d q[d * rows + r] * k[d * k_stride + t], d ascending, for t
-  // in [0, num_tokens). Reads k and writes scores for num_tokens rounded up to a vector; what comes
-  // of those lanes means nothing.
-  void (*score)(const float* q, uint32_t rows, uint32_t dims, const uint16_t* k, uint32_t k_stride,
-                uint32_t num_tokens, Prefetch prefetch, float* scores);
+  // One row of queries times `scale`: word w to words[w * stride].
+  void (*pack)(const float* q, float scale, uint32_t dims, uint32_t* words, size_t stride,
+               float* row_scale, int32_t* row_sum);
+
+  // scores[r * kScoreStride + t] = sum_d q[r][d] * k[d][t], d ascending, for t in [0, num_tokens).
+  // Reads k and writes scores for num_tokens rounded up to a vector; what comes of those lanes
+  // means nothing.
+  void (*score)(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
+                float* scores);
 
   // s_t = cap * tanh(s_t / 2 * ln 2) for t in [begin, end).
   void (*softcap)(float* scores, uint32_t begin, uint32_t end, float cap);
 
-  // One row: m = max s_t over t in [begin, end), begin < end; scores become 2^(s_t - m), and 0 in
-  // [zero_from, begin) and [end, zero_until); l their sum. Scores before and after are scratch.
-  void (*softmax)(float* scores, uint32_t begin, uint32_t end, uint32_t zero_from,
-                  uint32_t zero_until, float* m, float* l);
+  // One row: m = max s_t over t in [begin, end); weights are 2^(s_t - m), and 0 in [zero_from,
+  // begin) and [end, zero_until); l their sum. Weights replace the scores, in the form that weigh
+  // wants. `value_scales` [kChunkTokens], F16, of V: of quantised types, which multiply them into
+  // the weights and leave the weights' own scale in *weight_scale.
+  void (*softmax)(float* scores, const RowRange& range, const uint16_t* value_scales, float* m,
+                  float* l, float* weight_scale);
 
-  // records[r * record_stride + d] = sum_t weights[r * kScoreStride + t] * V[t][d], t ascending
-  // over the runs until num_tokens. 0 < rows <= max_value_rows.
-  void (*weigh)(const float* weights, uint32_t rows, const ValueRun* runs, uint32_t num_tokens,
-                uint32_t dims, float* records, uint32_t record_stride);
+  // records[r * record_stride + d] = sum_t weights[r][t] * V[t][d], t ascending over the runs from
+  // `begin` to `end`, positions of the chunk. weights of row r start at weights + r * kScoreStride.
+  // 0 < rows <= max_value_rows.
+  void (*weigh)(const float* weights, const float* weight_scales, uint32_t rows,
+                const ValueRun* runs, uint32_t begin, uint32_t end, uint32_t dims, float* records,
+                uint32_t record_stride);
 
   // record = record and `next` together.
   void (*fold)(float* record, const float* next, uint32_t dims);
@@ -74,11 +114,16 @@ struct TileKernels {
   // out may be x.
   void (*rotate)(const float* x, const float* cos_sin, bool neox, uint32_t num_rot, uint32_t dims,
                  float* out);
-  // KV elements, saturated to the finite range; NaN becomes 0.
-  void (*to_kv)(const float* x, uint32_t n, uint16_t* out);
+  // One row's elements and scale (null where the type has none), saturated to +-65504; NaN becomes
+  // 0.
+  void (*to_kv)(const float* x, uint32_t dims, std::byte* out, uint16_t* scale);
 };
 
-// The kernels of an available instruction set.
-const TileKernels& TileKernelsOf(Isa isa);
+// The kernels of an available instruction set. kBaseline has plain loops for Q8_0, which every
+// compiler can build.
+const TileKernels& TileKernelsOf(Isa isa, KvType type);
+
+// Whether BF16 runs on BF16 dot products here, and so has bits of its own.
+bool HasBf16Dot(Isa isa);
 
 }  // namespace kvlink::kernel

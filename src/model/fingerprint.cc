@@ -89,7 +89,7 @@ std::string Fingerprint(const std::string& file_digest, const std::string& archi
       .Add("attention", AttentionSettings(network.attention()));
   key.AddNumber("layout", kLayoutVersion).AddNumber("tokens_per_block", shape.tokens_per_block);
   key.AddNumber("kv_type", static_cast<uint64_t>(shape.type));
-  key.Add("kernels", kernel::NumericPath())
+  key.Add("kernels", kernel::NumericPath(shape.type))
       .Add("product", packed ? "packed" : "ggml")
       .Add("ggml", ggml_version())
       .Add("ggml_cpu", cpu_features);

@@ -42,9 +42,10 @@ bool BitEqual(const Logits& a, const Logits& b) {
   return !a.empty();
 }
 
-std::unique_ptr<Model> LoadOrDie(const std::string& path) {
+std::unique_ptr<Model> LoadOrDie(const std::string& path, KvType kv_type) {
   LoadOptions options;
   options.path = path;
+  options.kv_type = kv_type;
   auto model = Model::Load(options);
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   return model.ok() ? *std::move(model) : nullptr;
@@ -52,7 +53,9 @@ std::unique_ptr<Model> LoadOrDie(const std::string& path) {
 
 // A model with a runner for one and one for two threads.
 struct Subject {
-  explicit Subject(const std::string& path, uint32_t max_rows = kMaxRows) : model(LoadOrDie(path)) {
+  explicit Subject(const std::string& path, uint32_t max_rows = kMaxRows,
+                   KvType kv_type = KvType::kF16)
+      : model(LoadOrDie(path, kv_type)) {
     if (model == nullptr) return;
     for (const int threads : {1, 2}) {
       auto runner = model->NewRunner(threads, max_rows);
@@ -81,22 +84,33 @@ struct Subject {
   std::vector<std::unique_ptr<Runner>> runners;
 };
 
-// The default model as it is ("q4_1") and expanded to F32, loaded once.
-class DefaultModel : public testing::TestWithParam<std::string> {
+// The default model as it is ("q4_1") and expanded to F32, with KV of each type, loaded once.
+struct ModelCase {
+  std::string weights;
+  KvType kv_type = KvType::kF16;
+  std::string name() const { return weights + "_" + KvTypeName(kv_type); }
+};
+
+class DefaultModel : public testing::TestWithParam<ModelCase> {
  protected:
   Subject& subject() {
     static std::map<std::string, std::unique_ptr<Subject>> subjects;
-    auto& entry = subjects[GetParam()];
+    auto& entry = subjects[GetParam().name()];
     if (entry == nullptr) {
-      const std::string path = GetParam() == "f32" ? ExpandedModelPath() : DefaultModelPath();
+      const std::string path =
+          GetParam().weights == "f32" ? ExpandedModelPath() : DefaultModelPath();
       EXPECT_NE(path, "") << "no default model: run the set-up, or set KVLINK_TEST_MODEL";
-      entry = std::make_unique<Subject>(path);
+      entry = std::make_unique<Subject>(path, kMaxRows, GetParam().kv_type);
     }
     return *entry;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Weights, DefaultModel, testing::Values("q4_1", "f32"),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Weights, DefaultModel,
+                         testing::Values(ModelCase{"q4_1", KvType::kF16},
+                                         ModelCase{"q4_1", KvType::kBF16},
+                                         ModelCase{"q4_1", KvType::kQ8_0},
+                                         ModelCase{"f32", KvType::kF16}),
+                         [](const auto& test) { return test.param.name(); });
 
 TEST_P(DefaultModel, ChunkSizeDoesNotChangeBits) {
   Subject& s = subject();

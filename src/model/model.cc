@@ -31,10 +31,6 @@ Status CheckOptions(const LoadOptions& options) {
                                                     std::to_string(kMinTokensPerBlock) + " and " +
                                                     std::to_string(kMaxTokensPerBlock));
   }
-  if (options.kv_type == KvType::kQ8_0) {
-    return Status(StatusCode::kUnimplemented,
-                  "kv_type: q8_0 is not supported yet (supported: f16, bf16)");
-  }
   return Status::Ok();
 }
 

@@ -141,9 +141,6 @@ TEST_F(TinyFile, BadOptionsAreRefused) {
   options.path = Write({});
   options.tokens_per_block = 48;
   EXPECT_THAT(Model::Load(options).status().message(), HasSubstr("tokens_per_block: 48"));
-  options.tokens_per_block = 32;
-  options.kv_type = KvType::kQ8_0;
-  EXPECT_EQ(Model::Load(options).status().code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(TinyFile, AbsurdHyperParametersAreRefusedByKeyAndValue) {

@@ -1,0 +1,140 @@
+// BF16 with AVX512-BF16 dot products: queries and weights are rounded to BF16.
+//
+// The instruction adds the products of a pair to a float sum in one step, as the processor defines
+// it, so these bits are this processor family's own (HasBf16Dot is part of the numeric path).
+#if defined(KVLINK_KERNEL_TILE_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVLINK_KERNEL_TILE_BF16_INL_H_
+#undef KVLINK_KERNEL_TILE_BF16_INL_H_
+#else
+#define KVLINK_KERNEL_TILE_BF16_INL_H_
+#endif
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kernel/tile_pairs-inl.h"
+#include "kernel/tile_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvlink::kernel {
+namespace HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET <= HWY_AVX3_DL
+#pragma GCC push_options
+#pragma GCC target("avx512vnni,avx512bf16")
+
+inline constexpr int kBf16ScoreRows = 12;
+
+inline void PackBf16(const float* HWY_RESTRICT q, float scale, uint32_t dims,
+                     uint32_t* HWY_RESTRICT words, size_t stride, float*, int32_t*) {
+  const __m256 factor = _mm256_set1_ps(scale);
+  for (uint32_t d = 0; d < dims; d += 8, words += 4 * stride) {
+    alignas(16) uint32_t four[4];
+    const __m128bh pairs = _mm256_cvtneps_pbh(_mm256_mul_ps(_mm256_loadu_ps(q + d), factor));
+    std::memcpy(four, &pairs, sizeof(four));
+    for (size_t i = 0; i < 4; i++) words[i * stride] = four[i];
+  }
+}
+
+HWY_INLINE __m512 DotBf16(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+template <int R, int C>
+void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
+                      const std::byte* HWY_RESTRICT k, size_t stride, Prefetch prefetch,
+                      float* HWY_RESTRICT scores) {
+  constexpr size_t kStep = C * 64;
+  __m512 sum[R][C];
+  for (int r = 0; r < R; r++) {
+    for (int c = 0; c < C; c++) sum[r][c] = _mm512_setzero_ps();
+  }
+  for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
+    PrefetchBytes<kStep>(prefetch.first + w * kStep);
+    PrefetchBytes<kStep>(prefetch.second + w * kStep);
+    __m512i key[C];
+    HWY_UNROLL(2)
+    for (int c = 0; c < C; c++) key[c] = _mm512_loadu_si512(k + c * 64);
+    HWY_UNROLL(12)
+    for (int r = 0; r < R; r++) {
+      const __m512i query = _mm512_set1_epi32(static_cast<int>(words[r]));
+      HWY_UNROLL(2)
+      for (int c = 0; c < C; c++) sum[r][c] = DotBf16(sum[r][c], key[c], query);
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    for (int c = 0; c < C; c++) _mm512_storeu_ps(scores + r * kScoreStride + c * 16, sum[r][c]);
+  }
+}
+
+using ScoreBf16Function = void (*)(const uint32_t*, uint32_t, const std::byte*, size_t, Prefetch,
+                                   float*);
+
+template <int C, int... R>
+constexpr std::array<ScoreBf16Function, sizeof...(R)> ScoreBf16Table(
+    std::integer_sequence<int, R...>) {
+  return {&ScoreBf16Columns<R + 1, C>...};
+}
+
+inline void ScoreBf16(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                      Prefetch prefetch, float* scores) {
+  using Heights = std::make_integer_sequence<int, kBf16ScoreRows>;
+  static constexpr auto kNarrow = ScoreBf16Table<1>(Heights());
+  static constexpr auto kWide = ScoreBf16Table<2>(Heights());
+  const bool first = prefetch.first != nullptr, second = prefetch.second != nullptr;
+  for (uint32_t t = 0; t < keys.num_tokens;) {
+    const bool wide = keys.num_tokens - t > 16;
+    const size_t done = size_t{t} * dims * 2;
+    const Prefetch p = {(first ? prefetch.first : keys.k) + done,
+                        (second ? prefetch.second : keys.k) + done};
+    (wide ? kWide : kNarrow)[queries.rows - 1](queries.words, dims / 2, keys.k + size_t{t} * 4,
+                                               keys.stride, p, scores + t);
+    t += wide ? 32 : 16;
+  }
+}
+
+// Weights of an even position and the next one as a pair of BF16.
+struct Bf16Weights {
+  static void Store(float* weights, const RowRange& range, const uint16_t*, float*) {
+    auto* out = reinterpret_cast<uint16_t*>(weights);
+    for (uint32_t t = range.zero_from / kSumLanes * kSumLanes; t < range.zero_until; t += 16) {
+      const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + t));
+      std::memcpy(out + t, &rounded, sizeof(rounded));
+    }
+  }
+};
+
+struct Bf16Pairs {
+  static constexpr size_t kElementBytes = 2;
+  using Sum = __m512;
+  static HWY_INLINE Sum Zero() { return _mm512_setzero_ps(); }
+  static HWY_INLINE __m512i Load(const std::byte* v, __mmask32 mask) {
+    return _mm512_maskz_loadu_epi16(mask, v);
+  }
+  static HWY_INLINE Sum Add(Sum sum, __m512i pairs, __m512i weights) {
+    return DotBf16(sum, pairs, weights);
+  }
+  static HWY_INLINE __m512 Floats(Sum sum, const float*, int) { return sum; }
+};
+
+inline void SoftmaxBf16(float* scores, const RowRange& range, const uint16_t* value_scales,
+                        float* m, float* l, float* weight_scale) {
+  Softmax<Bf16Weights>(scores, range, value_scales, m, l, weight_scale);
+}
+inline void WeighBf16(const float* weights, const float* scales, uint32_t rows,
+                      const ValueRun* runs, uint32_t begin, uint32_t end, uint32_t dims,
+                      float* records, uint32_t record_stride) {
+  WeighPairs<Bf16Pairs>(weights, scales, rows, runs, begin, end, dims, records, record_stride);
+}
+
+#pragma GCC pop_options
+#endif  // HWY_TARGET <= HWY_AVX3_DL
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace kvlink::kernel
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
