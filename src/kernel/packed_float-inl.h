@@ -46,12 +46,13 @@ constexpr uint32_t kFloatTileRows = 4, kFloatTileColumns = kFloatPanelColumns < 
 #endif
 
 // Chunks under way at once.
-constexpr uint32_t FloatStreams(uint32_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+constexpr uint32_t FloatStreams(uint32_t rows) { return rows <= 2 ? 2 : 1; }
 
 // How weights of a type are multiplied: Step adds `kInputs` inputs.
 template <WeightType kType>
 struct FloatSteps {
   static constexpr uint32_t kInputs = 1;
+  static constexpr uint32_t kChunk = kType == WeightType::kF32 ? 16 : 64;
   static constexpr size_t kInputBytes = sizeof(float);  // of an activation
   template <uint32_t kRows>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
@@ -78,6 +79,7 @@ struct FloatSteps {
 template <>
 struct FloatSteps<WeightType::kBF16> {
   static constexpr uint32_t kInputs = 2;
+  static constexpr uint32_t kChunk = 64;
   static constexpr size_t kInputBytes = sizeof(float);
   template <uint32_t kRows>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
@@ -103,6 +105,7 @@ struct FloatSteps<WeightType::kBF16> {
 #if HWY_TARGET == HWY_AVX3_DL
 struct NativeBF16Steps {
   static constexpr uint32_t kInputs = 2;
+  static constexpr uint32_t kChunk = 64;
   static constexpr size_t kInputBytes = 2;
   template <uint32_t kRows>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
@@ -120,49 +123,58 @@ struct NativeBF16Steps {
 };
 #endif
 
-// Adds the sums of kStreams chunks of `inputs` inputs each.
+template <uint32_t kRows>
+using FloatSums = FloatV[kRows][kFloatTileColumns];
+
+// Adds kStreams chunks of `inputs` inputs each to the sums of their group.
 template <class Steps, size_t kWeightBytes, uint32_t kRows, uint32_t kStreams>
 HWY_INLINE void AddChunks(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
-                          float* acc_at) {
-  const FloatD df;
-  constexpr size_t kStepBytes = kPanelRows * kWeightBytes * Steps::kInputs;
-  FloatV acc[kStreams][kRows][kFloatTileColumns];
+                          FloatSums<kRows>& sums) {
+  constexpr size_t kInputStep = kPanelRows * kWeightBytes;
+  FloatSums<kRows> acc[kStreams];
   KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
           KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[s][t][c] =
-              hn::Zero(df);
+              hn::Zero(FloatD());
   for (uint32_t i = 0; i < inputs; i += Steps::kInputs) {
     KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
-        Steps::Step(w + s * (kFloatChunk / Steps::kInputs) * kStepBytes,
-                    x + s * kFloatChunk * Steps::kInputBytes, x_stride, acc[s]);
-    w += kStepBytes;
-    x += Steps::kInputs * Steps::kInputBytes;
+        Steps::Step(w + (i + s * Steps::kChunk) * kInputStep,
+                    x + (i + s * Steps::kChunk) * Steps::kInputBytes, x_stride, acc[s]);
   }
-  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
-    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
-      float* at = acc_at + t * kPanelRows + c * kFloatLanes;
-      FloatV sum = hn::LoadU(df, at);
-      KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++) sum = hn::Add(sum, acc[s][t][c]);
-      hn::StoreU(sum, df, at);
-    }
-  }
+  KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+          KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) sums[t][c] =
+              hn::Add(sums[t][c], acc[s][t][c]);
 }
 
+// a.inputs begin at a whole group.
 template <class Steps, size_t kWeightBytes, uint32_t kRows>
 HWY_ATTR void MultiplyFloatTile(const FloatTile& a) {
   constexpr uint32_t kStreams = FloatStreams(kRows);
-  constexpr size_t kColumnBytes = kFloatLanes * kWeightBytes * Steps::kInputs;
-  const uint8_t* w = a.w + a.column * kColumnBytes;
+  constexpr uint32_t kChunk = Steps::kChunk, kChunks = kStreams * kChunk;
+  static_assert(kFloatGroup % kChunks == 0);
+  const FloatD df;
+  const uint8_t* w = a.w + a.column * kFloatLanes * kWeightBytes * Steps::kInputs;
   float* acc = a.acc + a.column * kFloatLanes;
-  uint32_t i = 0;
-  const auto at = [&](uint32_t input) { return w + size_t{input} * kPanelRows * kWeightBytes; };
-  for (; i + kStreams * kFloatChunk <= a.inputs; i += kStreams * kFloatChunk) {
-    AddChunks<Steps, kWeightBytes, kRows, kStreams>(at(i), a.x + i * Steps::kInputBytes, a.x_stride,
-                                                    kFloatChunk, acc);
-  }
-  for (; i < a.inputs; i += kFloatChunk) {
-    AddChunks<Steps, kWeightBytes, kRows, 1>(at(i), a.x + i * Steps::kInputBytes, a.x_stride,
-                                             std::min(kFloatChunk, a.inputs - i), acc);
+  const auto weights = [&](uint32_t i) { return w + size_t{i} * kPanelRows * kWeightBytes; };
+  const auto input = [&](uint32_t i) { return a.x + i * Steps::kInputBytes; };
+  for (uint32_t i = 0; i < a.inputs;) {
+    const uint32_t end = std::min(a.inputs, i + kFloatGroup);
+    FloatSums<kRows> sums;
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+        KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) sums[t][c] = hn::Zero(df);
+    for (; i + kChunks <= end; i += kChunks)
+      AddChunks<Steps, kWeightBytes, kRows, kStreams>(weights(i), input(i), a.x_stride, kChunk,
+                                                      sums);
+    for (; i < end; i += std::min(kChunk, end - i))
+      AddChunks<Steps, kWeightBytes, kRows, 1>(weights(i), input(i), a.x_stride,
+                                               std::min(kChunk, end - i), sums);
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
+      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+        float* at = acc + t * kPanelRows + c * kFloatLanes;
+        hn::StoreU(hn::Add(hn::LoadU(df, at), sums[t][c]), df, at);
+      }
+    }
   }
 }
 

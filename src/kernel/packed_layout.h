@@ -29,7 +29,7 @@
 namespace kvlink::kernel {
 
 inline constexpr uint32_t kLanes16 = 16;        // rows of half a panel
-inline constexpr uint32_t kFloatChunk = 64;     // float products are summed by so many inputs
+inline constexpr uint32_t kFloatGroup = 128;    // float products are summed by so many inputs
 inline constexpr size_t kPrefetchAhead = 2048;  // bytes, of products of one or two rows
 
 enum class ScaleKind : uint8_t { kF16, kF16Affine, kSuper, kSuperPairs };

@@ -78,7 +78,7 @@ struct IntKernel {
 template <class Steps, size_t kWeightBytes>
 struct FloatKernel {
   static constexpr uint32_t kTileRows = kFloatTileRows;
-  static constexpr uint32_t kStep = kFloatChunk;
+  static constexpr uint32_t kStep = kFloatGroup;
   static constexpr size_t kStepBytes = kStep * kPanelRows * kWeightBytes;
 
   template <uint32_t kRows>
