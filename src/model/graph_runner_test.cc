@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Weights, DefaultModel,
 TEST_P(DefaultModel, ChunkSizeDoesNotChangeBits) {
   Subject& s = subject();
   // F32 weights are read whole for every batch: fewer single rows for them.
-  const auto tokens = s.Tokens(1, GetParam() == "f32" ? 150 : 530);
+  const auto tokens = s.Tokens(1, GetParam().weights == "f32" ? 150 : 530);
   PlainContext whole(s.shape(), 544);
   const Logits expected = s.Prompt(whole, tokens, 0, 1, 512, 5);
   for (const uint32_t chunk : {1u, 7u, 64u}) {
