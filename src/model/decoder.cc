@@ -63,6 +63,8 @@ std::vector<Stack*> Decoder::Stacks() {
          {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.experts.router}) {
       if (!stack->layers().empty()) stacks.push_back(stack);
     }
+    for (Stack& stack : layer.experts.gate_up) stacks.push_back(&stack);
+    for (Stack& stack : layer.experts.down) stacks.push_back(&stack);
   }
   stacks.push_back(&parts_.output);
   return stacks;

@@ -129,17 +129,20 @@ Linear DecoderReader::ReadLinear(const std::string& name, uint32_t inputs, uint3
           keys_.VectorIfPresent(name + ".bias", outputs)};
 }
 
+ggml_tensor* DecoderReader::Slice(const ggml_tensor* whole, int axis, uint32_t first,
+                                  uint32_t count) {
+  if (whole == nullptr) return nullptr;
+  ggml_tensor* part = parts_.slices.emplace_back(std::make_unique<ggml_tensor>(*whole)).get();
+  part->data = static_cast<std::byte*>(whole->data) + first * whole->nb[axis];
+  part->ne[axis] = count;
+  for (int i = axis + 1; i < GGML_MAX_DIMS; ++i) {
+    part->nb[i] = part->nb[i - 1] * static_cast<size_t>(part->ne[i - 1]);
+  }
+  return part;
+}
+
 Linear DecoderReader::Slice(const Linear& fused, uint32_t first, uint32_t rows) {
-  const auto slice = [&](const ggml_tensor* whole, int axis) -> ggml_tensor* {
-    if (whole == nullptr) return nullptr;
-    ggml_tensor* part = parts_.slices.emplace_back(std::make_unique<ggml_tensor>(*whole)).get();
-    part->data = static_cast<std::byte*>(whole->data) + first * whole->nb[axis];
-    part->ne[axis] = rows;
-    for (int i = axis + 1; i < GGML_MAX_DIMS; ++i)
-      part->nb[i] = part->nb[axis] * static_cast<size_t>(rows);
-    return part;
-  };
-  return {slice(fused.weight, 1), slice(fused.bias, 0)};
+  return {Slice(fused.weight, 1, first, rows), Slice(fused.bias, 0, first, rows)};
 }
 
 Stack DecoderReader::ReadQkv(const std::string& prefix) {
@@ -170,16 +173,22 @@ void DecoderReader::ReadExpertTensors(const std::string& prefix, DecoderLayer& l
   Experts& experts = layer.experts;
   experts.num_used = parts_.num_experts_used;
   experts.router = {ReadLinear(prefix + "ffn_gate_inp", d.embedding, count)};
-  experts.gate =
+  experts.gate_weights =
       keys_.Matrices(prefix + "ffn_gate_exps.weight", d.embedding, d.feed_forward, count);
-  experts.up = keys_.Matrices(prefix + "ffn_up_exps.weight", d.embedding, d.feed_forward, count);
-  experts.down =
+  experts.up_weights =
+      keys_.Matrices(prefix + "ffn_up_exps.weight", d.embedding, d.feed_forward, count);
+  experts.down_weights =
       keys_.Matrices(prefix + "ffn_down_exps.weight", d.feed_forward, d.embedding, count);
+  if (!ok()) return;
+  for (uint32_t e = 0; e < count; ++e) {
+    experts.gate_up.push_back({Linear{Slice(experts.gate_weights, 2, e, 1), nullptr},
+                               Linear{Slice(experts.up_weights, 2, e, 1), nullptr}});
+    experts.down.push_back({Linear{Slice(experts.down_weights, 2, e, 1), nullptr}});
+  }
   // ggml multiplies 8 and more rows of one expert by another path, with other bits, but for tensors
   // that have something of their own attached.
-  for (ggml_tensor* tensor : {experts.gate, experts.up, experts.down}) {
-    if (tensor != nullptr) tensor->extra = tensor;
-  }
+  for (ggml_tensor* tensor : {experts.gate_weights, experts.up_weights, experts.down_weights})
+    tensor->extra = tensor;
 }
 
 void DecoderReader::ReadLayer(uint32_t index, const LayerForm& form, DecoderLayer& layer) {

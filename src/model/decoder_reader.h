@@ -52,6 +52,8 @@ class DecoderReader {
   void ReadLayer(uint32_t index, const LayerForm& form, DecoderLayer& layer);
   void ReadExpertTensors(const std::string& prefix, DecoderLayer& layer);
   Linear ReadLinear(const std::string& name, uint32_t inputs, uint32_t outputs);
+  // Elements [first, first + count) along an axis, as a tensor of its own.
+  ggml_tensor* Slice(const ggml_tensor* whole, int axis, uint32_t first, uint32_t count);
   Linear Slice(const Linear& fused, uint32_t first, uint32_t rows);
   Stack ReadQkv(const std::string& prefix);
   Stack ReadGateUp(const std::string& prefix, bool gate_in_up);

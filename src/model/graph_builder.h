@@ -35,10 +35,19 @@ struct Input {
 
 // A mixture of feed-forward parts, of which each row takes `num_used`.
 struct Experts {
+  uint32_t num_experts() const { return static_cast<uint32_t>(gate_up.size()); }
+  // Whether each expert's gate and up are one packed matrix, and its down another. The types of all
+  // experts of a layer are the same.
+  bool packed() const {
+    return num_experts() > 0 && gate_up[0].groups().size() == 1 &&
+           gate_up[0].groups()[0].layers.size() == 2 && down[0].packed();
+  }
+
   uint32_t num_used = 0;
-  Stack router;  // [experts, n]
-  // [experts, width, n] twice, [experts, n, width]
-  ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;
+  Stack router;                      // [experts, n]
+  std::vector<Stack> gate_up, down;  // of each expert
+  // The same weights as they lie in the file: [experts, width, n] twice, [experts, n, width].
+  ggml_tensor *gate_weights = nullptr, *up_weights = nullptr, *down_weights = nullptr;
 };
 
 // An operation of ours: op(tensor, piece, num_pieces, userdata) does one piece of it.
@@ -92,8 +101,7 @@ class GraphBuilder {
   // x + factor * y
   ggml_tensor* AddScaled(ggml_tensor* x, ggml_tensor* y, const float* factor);
   // x + rms_norm(y) * weight
-  ggml_tensor* AddNormed(ggml_tensor* x, ggml_tensor* y, ggml_tensor* weight,
-                         const float* epsilon);
+  ggml_tensor* AddNormed(ggml_tensor* x, ggml_tensor* y, ggml_tensor* weight, const float* epsilon);
   // RMS norm of each head: x [rows, heads * n], weight [n]
   ggml_tensor* HeadNorm(ggml_tensor* x, ggml_tensor* weight, const float* epsilon);
   // sum over the row's experts e: w_e * down_e (silu(gate_e x) * up_e x), [rows, n]. The experts
