@@ -51,7 +51,8 @@ std::vector<std::string> KvTypeNames() {
 }
 
 Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
-                                                const std::string& kv_type, bool quiet) {
+                                                const std::string& kv_type, bool quiet,
+                                                uint32_t context) {
   const auto path = FindModelFile(given, std::getenv("KVLINK_MODEL"), ExecutableFolder());
   if (!path.ok()) return path.status();
   std::unique_ptr<Progress> progress;
@@ -60,6 +61,7 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
   }
   model::LoadOptions options;
   options.path = *path;
+  options.context = context;
   for (KvType type : kKvTypes) {
     if (kv_type == KvTypeName(type)) options.kv_type = type;
   }

@@ -1,6 +1,7 @@
 // The model file a subcommand works on: --model, or the default that the set-up fetched.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,9 +24,10 @@ Result<std::string> FindModelFile(const std::string& given, const char* environm
                                   const std::string& folder);
 
 // FindModelFile with this process's environment and folder, then Model::Load with progress on
-// stderr. kv_type: one of KvTypeNames().
+// stderr. kv_type: one of KvTypeNames(). context: most tokens of prompt and answer; 0: the model's.
 Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
-                                                const std::string& kv_type, bool quiet);
+                                                const std::string& kv_type, bool quiet,
+                                                uint32_t context = 0);
 
 // What --kv-type may be: "f16", "bf16", "q8_0".
 std::vector<std::string> KvTypeNames();
