@@ -8,7 +8,7 @@
 namespace kvlink::link {
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Create(const CacheOptions& options,
-                                                       Counters* counters) {
+                                                       Counters* counters, Donors* donors) {
   const KvShape& shape = options.shape;
   const uint32_t capacity =
       cache::DifferenceCapacity(shape.tokens_per_block, options.cow_copy_threshold);
@@ -18,15 +18,16 @@ Result<std::unique_ptr<BlockStore>> BlockStore::Create(const CacheOptions& optio
                                       .poison = options.poison});
   if (!pool.ok()) return pool.status();
   return std::unique_ptr<BlockStore>(
-      new BlockStore(options, std::move(pool).value(), capacity, counters));
+      new BlockStore(options, std::move(pool).value(), capacity, counters, donors));
 }
 
 BlockStore::BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
-                       uint32_t difference_capacity, Counters* counters)
+                       uint32_t difference_capacity, Counters* counters, Donors* donors)
     : shape_(options.shape),
       budget_bytes_(options.budget_bytes),
       difference_capacity_(difference_capacity),
       counters_(counters),
+      donors_(donors),
       pool_(std::move(pool)),
       total_pages_(pool_->Counts().total),
       graph_(shape_.tokens_per_block, total_pages_),
@@ -60,6 +61,9 @@ void BlockStore::Evict(BlockId id) {
   if (index_.IsFull(id)) {
     if (!evicted_) evicted_.emplace(total_pages_ * 2);
     evicted_->Add(index_.KeyOf(id));
+  }
+  if (donors_ != nullptr) {
+    donors_->Evicted(id, index_.ParentOf(id), graph_[id].depth * shape_.tokens_per_block);
   }
   index_.Erase(id);
   graph_.Forget(id);
@@ -100,6 +104,7 @@ BlockId BlockStore::Publish(BlockId id, const match::Root& root, std::span<const
   const BlockId standing = known ? index_.Grow(id, tokens.last(num_new))
                                  : index_.Insert(id, root, graph_[id].parent, tokens);
   if (standing != id) {
+    if (donors_ != nullptr) donors_->GoneOver(id, standing);
     if (known) graph_.Forget(id);  // its user keeps it alive until the caller has gone over
     return standing;
   }

@@ -1,6 +1,6 @@
 // BlockStore: the blocks that are resident, which three rooms know three things about: `pool` where
 // their rows lie, `cache` what needs and uses them, `match` which tokens they hold. It makes room
-// by evicting, and keeps the three in step.
+// by evicting, and keeps the three, and the donors whose rows they are, in step.
 //
 // Invariants
 //   1. A block is in the index if and only if the graph keeps it; its tokens are its valid rows'.
@@ -19,6 +19,7 @@
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
 #include "link/counters.h"
+#include "link/donors.h"
 #include "match/block_key.h"
 #include "match/evicted_keys.h"
 #include "match/prefix_index.h"
@@ -35,9 +36,9 @@ struct PendingCopy {
 
 class BlockStore {
  public:
-  // `options` are valid, `counters` outlives the store.
-  static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options,
-                                                    Counters* counters);
+  // `options` are valid, `counters` and `donors` outlive the store; null: no prompt is lent.
+  static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options, Counters* counters,
+                                                    Donors* donors);
 
   // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when
   // what is in use or pinned leaves too little; then nothing a caller can see has changed.
@@ -70,7 +71,7 @@ class BlockStore {
 
  private:
   BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
-             uint32_t difference_capacity, Counters* counters);
+             uint32_t difference_capacity, Counters* counters, Donors* donors);
   void Evict(BlockId id);
   Status Exhausted(uint64_t pages) const;
   uint64_t InUseSlabs() const;
@@ -79,6 +80,7 @@ class BlockStore {
   const uint64_t budget_bytes_;
   const uint32_t difference_capacity_;  // rows of a difference block; 0: none are made
   Counters* const counters_;
+  Donors* const donors_;
   const std::unique_ptr<pool::PagePool> pool_;  // outlives the graph's references
   const uint64_t total_pages_;
   cache::BlockGraph graph_;

@@ -1,9 +1,9 @@
 // CacheState: what a cache and its sequences share, and the one lock that guards it. Sequences hold
 // it too, so they may outlive the cache that began them.
 //
-// Lock: `mutex` guards `store`, `in_flight` and `sequence_bytes`. Lookups read; beginning,
-// committing, forking, releasing, pinning and clearing write. Counters are atomic, `texts` has a
-// lock of its own.
+// Lock: `mutex` guards `store`, `in_flight`, `donors` and `sequence_bytes`. Lookups read;
+// beginning, committing, forking, releasing, pinning and clearing write. Counters are atomic,
+// `texts` and `gate` have locks of their own.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,43 @@
 #include "kvlink/options.h"
 #include "link/block_store.h"
 #include "link/counters.h"
+#include "link/donors.h"
+#include "link/similar_gate.h"
 #include "match/in_flight_table.h"
 #include "match/text_memory.h"
+#include "verify/reuse_mode.h"
 
 namespace kvlink::link {
 
 struct CacheState {
   CacheState(CacheOptions cache_options, std::unique_ptr<Counters> cache_counters,
+             std::unique_ptr<Donors> cache_donors, verify::LayerPlan layer_plan,
              std::unique_ptr<BlockStore> block_store)
       : options(std::move(cache_options)),
         keys(options.model_fingerprint, options.hash_bits),
         counters(std::move(cache_counters)),
         texts(options.output_memory_bytes),
+        gate(cache_donors ? std::make_unique<SimilarGate>(options) : nullptr),
+        layers(std::move(layer_plan)),
+        donors(std::move(cache_donors)),
         store(std::move(block_store)) {}
 
   const CacheOptions options;
   const match::KeyMaker keys;
   const std::unique_ptr<Counters> counters;
   match::TextMemory texts;
+  const std::unique_ptr<SimilarGate> gate;  // null: similar reuse is off
+  const verify::LayerPlan layers;           // of the similar mode, when it is on
 
   mutable base::SharedMutex mutex;
+  const std::unique_ptr<Donors> donors KVLINK_GUARDED_BY(mutex);  // null: similar reuse is off
   const std::unique_ptr<BlockStore> store KVLINK_GUARDED_BY(mutex);
   match::InFlightTable in_flight KVLINK_GUARDED_BY(mutex);
   uint64_t sequence_bytes KVLINK_GUARDED_BY(mutex) = 0;  // block tables of live sequences
   uint64_t last_sequence_id KVLINK_GUARDED_BY(mutex) = 0;
 };
+
+// As CreateCache.
+Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options);
 
 }  // namespace kvlink::link

@@ -4,26 +4,50 @@
 #include <string>
 #include <utility>
 
+#include "link/attempt.h"
+#include "link/borrowing_sequence.h"
 #include "link/linked_sequence.h"
 #include "link/lookup.h"
+#include "link/similar_lookup.h"
 
 namespace kvlink::link {
 
 using std::chrono::duration_cast;
 using std::chrono::nanoseconds;
 
+namespace {
+
+uint64_t NanosecondsSince(base::TimePoint start, const base::Clock& clock) {
+  return static_cast<uint64_t>(duration_cast<nanoseconds>(clock() - start).count());
+}
+
+}  // namespace
+
 Plan Conductor::Lookup(const LookupRequest& request) const {
-  const base::TimePoint start = state_->options.clock();
+  const base::Clock& clock = state_->options.clock;
+  Counters& counters = *state_->counters;
+  const base::TimePoint start = clock();
   const match::Root root = state_->keys.MakeRoot(request.ns);
   Plan plan;
   {
     const base::ReaderLock lock(state_->mutex);
     plan = PlanOf(*state_, request, FindPrompt(*state_, request, root));
+    if (request.similar != SimilarPolicy::kOff) {
+      const base::TimePoint similar_start = clock();
+      SimilarMatch similar = FindSimilar(*state_, request, root, plan.diverged_at);
+      plan.similar = std::move(similar.plan);
+      plan.similar_reason = similar.reason;
+      if (!plan.in_flight && similar.wait) {
+        plan.in_flight = similar.wait;
+        counters.similar_waits.Add();
+      }
+      counters.similar_match_ns.Add(NanosecondsSince(similar_start, clock));
+    }
   }
-  const nanoseconds elapsed = state_->options.clock() - start;
-  plan.match_us = static_cast<double>(elapsed.count()) / 1e3;
-  state_->counters->lookups.Add();
-  state_->counters->match_ns.Add(static_cast<uint64_t>(elapsed.count()));
+  const uint64_t elapsed = NanosecondsSince(start, clock);
+  plan.match_us = static_cast<double>(elapsed) / 1e3;
+  counters.lookups.Add();
+  counters.match_ns.Add(elapsed);
   return plan;
 }
 
@@ -44,9 +68,24 @@ Status Conductor::CheckRequest(const LookupRequest& request) const {
 Result<std::unique_ptr<Sequence>> Conductor::Begin(const LookupRequest& request, const Plan& plan) {
   const Status valid = CheckRequest(request);
   if (!valid.ok()) return valid;
-  Counters& counters = *state_->counters;
+  SimilarReason reason = plan.similar_reason;
+  if (plan.similar && request.similar != SimilarPolicy::kOff) {
+    std::unique_ptr<Sequence> borrowing = BeginBorrowing(request, plan, &reason);
+    if (borrowing) return borrowing;
+  }
+  auto exact = BeginExact(request, plan);
+  if (exact.ok() && request.similar != SimilarPolicy::kOff) {
+    state_->counters->CountOutcome(reason);
+  }
+  return exact;
+}
+
+Result<std::unique_ptr<Sequence>> Conductor::BeginExact(const LookupRequest& request,
+                                                        const Plan& plan) {
   match::Root root = state_->keys.MakeRoot(request.ns);
   const bool store = request.store && state_->options.sharing != Sharing::kOff;
+  const bool may_lend =
+      store && state_->gate && request.tokens.size() >= state_->options.similar.min_reused_rows;
   const base::TimePoint start = state_->options.clock();
   // Outside the lock's scope: a sequence that fails to begin takes the lock when it goes.
   auto sequence = std::make_unique<LinkedSequence>(state_, root, store);
@@ -55,19 +94,72 @@ Result<std::unique_ptr<Sequence>> Conductor::Begin(const LookupRequest& request,
     const base::WriterLock lock(state_->mutex);
     const match::PrefixMatch match = FindPrompt(*state_, request, root);
     fresh = PlanOf(*state_, request, match);
-    counters.match_ns.Add(
-        static_cast<uint64_t>(duration_cast<nanoseconds>(state_->options.clock() - start).count()));
+    state_->counters->match_ns.Add(NanosecondsSince(start, state_->options.clock));
     const Status begun = sequence->Begin(request, match);
     if (!begun.ok()) return begun;
+    if (may_lend) sequence->BecomeDonor(request.tokens);
   }
   sequence->FinishCopies();
+  CountBegun(request, plan, fresh);
+  return std::unique_ptr<Sequence>(std::move(sequence));
+}
+
+// Everything is looked up again, so that whatever changed since the plan was made is a smaller
+// plan, or none.
+std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request, const Plan& plan,
+                                                    SimilarReason* reason) {
+  if (state_->gate == nullptr) return nullptr;
+  const match::Root root = state_->keys.MakeRoot(request.ns);
+  const auto size = static_cast<uint32_t>(request.tokens.size());
+  const base::TimePoint start = state_->options.clock();
+  // Outside the lock's scope, as above.
+  auto sequence = std::make_unique<BorrowingSequence>(state_);
+  Plan fresh;
+  {
+    const base::WriterLock lock(state_->mutex);
+    const match::PrefixMatch match = FindPrompt(*state_, request, root);
+    fresh = PlanOf(*state_, request, match);
+    SimilarMatch similar = FindSimilar(*state_, request, root, match.num_tokens);
+    state_->counters->match_ns.Add(NanosecondsSince(start, state_->options.clock));
+    if (!similar.plan) {
+      const bool is_gone = similar.reason == SimilarReason::kNoDonor ||
+                           !state_->donors->resident().Contains(plan.similar->donor);
+      *reason = is_gone ? SimilarReason::kDonorGone : similar.reason;
+      return nullptr;
+    }
+    const verify::Cluster cluster = ClusterOf(root, similar.plan->edit);
+    auto attempt = Attempt::Start(state_, std::move(*similar.plan), cluster, request.similar,
+                                  match.num_tokens, size);
+    if (attempt == nullptr) {
+      *reason = SimilarReason::kBudget;
+      return nullptr;
+    }
+    const Status begun = sequence->Begin(size, match, similar.donor_blocks, std::move(attempt));
+    if (!begun.ok()) {
+      *reason = SimilarReason::kNoRoom;
+      return nullptr;
+    }
+  }
+  state_->counters->similar_attempts.Add();
+  CountBegun(request, plan, fresh);
+  return sequence;
+}
+
+void Conductor::CountBegun(const LookupRequest& request, const Plan& plan, const Plan& fresh) {
+  Counters& counters = *state_->counters;
   const uint32_t exact = std::min(fresh.exact_tokens, fresh.compute_from);
   counters.queried_tokens.Add(request.tokens.size());
   counters.exact_tokens.Add(exact);
   counters.partial_tokens.Add(fresh.compute_from - exact);
   counters.misses[static_cast<size_t>(fresh.miss_reason)].Add();
   if (fresh.diverged_at < plan.exact_tokens + plan.partial_tokens) counters.fallbacks.Add();
-  return std::unique_ptr<Sequence>(std::move(sequence));
+}
+
+void Conductor::RecordShadow(uint64_t shadow, bool agreed) {
+  if (state_->gate == nullptr) return;
+  if (!state_->gate->RecordShadow(shadow, agreed, state_->options.clock())) return;
+  state_->counters->shadows.Add();
+  if (!agreed) state_->counters->shadow_failures.Add();
 }
 
 bool Conductor::StillComputing(const InFlight& wait) const {
@@ -137,6 +229,10 @@ CacheStats Conductor::Stats() const {
   state_->counters->CopyTo(&stats);
   stats.tracking_bytes = state_->sequence_bytes + state_->in_flight.tracking_bytes();
   state_->store->AddTo(&stats);
+  if (state_->donors) {
+    stats.donors = state_->donors->resident().num_donors();
+    stats.tracking_bytes += state_->donors->tracking_bytes();
+  }
   return stats;
 }
 

@@ -26,6 +26,11 @@ struct Counters {
   Counter cow_full_copies, cow_difference_blocks;
   Counter single_flight_waits, single_flight_takeovers;
   Counter fallbacks, output_splices, match_ns;
+  std::array<Counter, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes;
+  Counter similar_tokens, similar_attempts, similar_enlarged, similar_waits, similar_match_ns;
+  Counter shadows, shadow_failures;
+
+  void CountOutcome(SimilarReason reason) { similar_outcomes[static_cast<size_t>(reason)].Add(); }
 
   void CopyTo(CacheStats* stats) const {
     stats->lookups = lookups.value();
@@ -43,6 +48,16 @@ struct Counters {
     stats->fallbacks = fallbacks.value();
     stats->output_splices = output_splices.value();
     stats->match_ns = match_ns.value();
+    for (size_t i = 0; i < similar_outcomes.size(); ++i) {
+      stats->similar_outcomes[i] = similar_outcomes[i].value();
+    }
+    stats->similar_tokens = similar_tokens.value();
+    stats->similar_attempts = similar_attempts.value();
+    stats->similar_enlarged = similar_enlarged.value();
+    stats->similar_waits = similar_waits.value();
+    stats->similar_match_ns = similar_match_ns.value();
+    stats->shadows = shadows.value();
+    stats->shadow_failures = shadow_failures.value();
   }
 };
 

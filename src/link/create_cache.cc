@@ -9,6 +9,8 @@
 #include "kvlink/options.h"
 #include "link/cache_state.h"
 #include "link/conductor.h"
+#include "verify/forward_check.h"
+#include "verify/reuse_mode.h"
 
 namespace kvlink {
 namespace {
@@ -52,18 +54,75 @@ Status CheckOptions(const CacheOptions& options) {
   return Status::Ok();
 }
 
+Status CheckSimilar(const CacheOptions& options, verify::LayerPlan* layers) {
+  const SimilarOptions& similar = options.similar;
+  if (similar.policy == SimilarPolicy::kOff) return Status::Ok();
+  const char* why = "";
+  if (verify::CheckAttention(options.similar_model.attention, &why) != SimilarReason::kNone) {
+    return {StatusCode::kFailedPrecondition,
+            std::string("similar reuse is off for this model: ") + why};
+  }
+  if (similar.mode != ReuseMode::kSeam) {
+    return {StatusCode::kUnimplemented, std::string("similar.mode ") +
+                                            verify::ReuseModeName(similar.mode) +
+                                            " is not supported yet; seam is"};
+  }
+  const std::pair<const char*, double> shares[] = {
+      {"similar.frequent_share", similar.frequent_share},
+      {"similar.max_edit_share", similar.max_edit_share},
+      {"similar.mask_similarity", similar.mask_similarity},
+      {"similar.span_similarity", similar.span_similarity},
+      {"similar.max_compute_share", similar.max_compute_share},
+      {"similar.max_false_accepts", similar.max_false_accepts},
+      {"similar.shadow_share", similar.shadow_share},
+      {"similar.wasted_compute_share", similar.wasted_compute_share}};
+  for (const auto& [name, value] : shares) {
+    if (!(value >= 0 && value <= 1)) return Bad(name, std::to_string(value), "in [0, 1]");
+  }
+  if (!(similar.confidence > 0 && similar.confidence < 1)) {
+    return Bad("similar.confidence", std::to_string(similar.confidence), "between 0 and 1");
+  }
+  if (!(similar.enlarge_factor >= 1)) {
+    return Bad("similar.enlarge_factor", std::to_string(similar.enlarge_factor), "1 or more");
+  }
+  if (similar.fingerprint_window == 0 || similar.short_window == 0) {
+    return Bad("similar.fingerprint_window or short_window", "0", "above 0");
+  }
+  if (similar.max_anchors == 0) return Bad("similar.max_anchors", "0", "above 0");
+  auto plan = verify::PlanLayers(similar, options.shape.num_layers, {});
+  if (!plan.ok()) return plan.status();
+  *layers = std::move(plan).value();
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Cache>> CreateCache(CacheOptions options) {
+namespace link {
+
+Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options) {
   const Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
+  verify::LayerPlan layers;
+  const Status similar = CheckSimilar(options, &layers);
+  if (!similar.ok()) return similar;
   if (!options.clock) options.clock = base::SteadyClock();
-  auto counters = std::make_unique<link::Counters>();
-  auto store = link::BlockStore::Create(options, counters.get());
+  auto counters = std::make_unique<Counters>();
+  std::unique_ptr<Donors> donors;
+  if (options.similar.policy != SimilarPolicy::kOff) {
+    donors = std::make_unique<Donors>(options.similar, options.similar_model.token_texts);
+  }
+  auto store = BlockStore::Create(options, counters.get(), donors.get());
   if (!store.ok()) return store.status();
-  auto state = std::make_shared<link::CacheState>(std::move(options), std::move(counters),
-                                                  std::move(store).value());
-  return std::unique_ptr<Cache>(std::make_unique<link::Conductor>(std::move(state)));
+  return std::make_shared<CacheState>(std::move(options), std::move(counters), std::move(donors),
+                                      std::move(layers), std::move(store).value());
+}
+
+}  // namespace link
+
+Result<std::unique_ptr<Cache>> CreateCache(CacheOptions options) {
+  auto state = link::CreateState(std::move(options));
+  if (!state.ok()) return state.status();
+  return std::unique_ptr<Cache>(std::make_unique<link::Conductor>(std::move(state).value()));
 }
 
 }  // namespace kvlink

@@ -16,6 +16,7 @@ LinkedSequence::LinkedSequence(std::shared_ptr<CacheState> state, match::Root ro
 LinkedSequence::~LinkedSequence() {
   const base::WriterLock lock(state_->mutex);
   state_->in_flight.RetireAll(id_);
+  if (donor_rows_ > 0) state_->donors->Drop(id_);
   state_->sequence_bytes -= counted_bytes_;
   cache::BlockGraph& graph = state_->store->graph();
   for (auto id = chain_.rbegin(); id != chain_.rend(); ++id) {
@@ -110,6 +111,13 @@ void LinkedSequence::Announce(std::span<const TokenId> tokens) {
   }
 }
 
+void LinkedSequence::BecomeDonor(std::span<const TokenId> prompt) {
+  if (!store_ || num_ready_ >= prompt.size()) return;
+  donor_rows_ = static_cast<uint32_t>(prompt.size());
+  state_->donors->Announce(id_, root_, prompt);
+  state_->in_flight.Announce(Donors::KeyOf(id_), id_);
+}
+
 Status LinkedSequence::Reserve(uint32_t num_tokens) {
   if (num_tokens <= capacity_) return Status::Ok();
   const base::WriterLock lock(state_->mutex);
@@ -154,6 +162,7 @@ void LinkedSequence::Commit(std::span<const TokenId> tokens) {
   KVLINK_CHECK(num_ready_ + tokens.size() <= capacity_)
       << "sequence " << id_ << ": " << tokens.size() << " rows after " << num_ready_
       << " of a capacity of " << capacity_;
+  if (state_->gate) state_->gate->CountComputed(tokens.size());
   const base::WriterLock lock(state_->mutex);
   while (!tokens.empty()) {
     const uint32_t free_rows = block_size() - num_ready_ % block_size();
@@ -174,6 +183,11 @@ void LinkedSequence::CommitToBlock(std::span<const TokenId> tokens) {
   const BlockId standing =
       store.Publish(id, root_, tail_tokens_, static_cast<uint32_t>(tokens.size()));
   if (standing != id) GoOverTo(index, standing);
+  if (donor_rows_ > 0 && num_ready_ >= donor_rows_) {
+    donor_rows_ = 0;
+    state_->donors->Settle(id_, standing);
+    state_->in_flight.Retire(Donors::KeyOf(id_), id_);
+  }
   if (tail_tokens_.size() < block_size()) return;
   tail_tokens_.clear();
   state_->in_flight.Retire(store.index().KeyOf(standing), id_);

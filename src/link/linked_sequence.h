@@ -36,6 +36,9 @@ class LinkedSequence final : public Sequence {
   Status Begin(const LookupRequest& request, const match::PrefixMatch& match)
       KVLINK_REQUIRES(state_->mutex);
   void FinishCopies();
+  // From here on others may wait for this prompt to lend its rows; the last one's commit makes it a
+  // donor. Nothing happens unless the sequence stores, and has rows of the prompt to compute.
+  void BecomeDonor(std::span<const TokenId> prompt) KVLINK_REQUIRES(state_->mutex);
 
   uint64_t id() const override { return id_; }
   uint32_t num_ready() const override { return num_ready_; }
@@ -78,6 +81,7 @@ class LinkedSequence final : public Sequence {
   uint64_t id_ = 0;
   std::vector<BlockId> chain_;
   std::vector<TokenId> tail_tokens_;  // of the valid rows of a block that is not full, if it stores
+  uint32_t donor_rows_ = 0;           // of the prompt, until it is a donor; 0: it is none to be
   uint32_t num_ready_ = 0;
   uint32_t capacity_ = 0;
   SpanTable table_;
