@@ -103,6 +103,42 @@ void LeaveOtherRoles(const Roles& roles, const Roles& donor_roles, ReuseSpan* sp
   TrimFront(span, rows);
 }
 
+// Unique runs, and between them what a shortest edit finds with the edits that are left.
+std::vector<ReuseSpan> RunsBeyondTheBound(std::span<const TokenId> tokens,
+                                          std::span<const TokenId> donor, uint32_t min_run,
+                                          uint32_t max_edits) {
+  std::vector<ReuseSpan> unique = RunsOfUniqueGrams(tokens, donor, min_run);
+  if (unique.empty()) return unique;
+  Grow(tokens, donor, &unique);
+  std::vector<ReuseSpan> runs;
+  uint32_t begin = 0, donor_begin = 0;
+  for (size_t i = 0; i <= unique.size(); ++i) {
+    const bool is_end = i == unique.size();
+    const auto end = is_end ? static_cast<uint32_t>(tokens.size()) : unique[i].position;
+    const auto donor_end = is_end ? static_cast<uint32_t>(donor.size()) : unique[i].donor_position;
+    const uint32_t rows = end - begin, donor_rows = donor_end - donor_begin;
+    if (rows >= min_run && donor_rows >= min_run) {
+      const auto between = RunsOfShortestEdit(tokens.subspan(begin, rows),
+                                              donor.subspan(donor_begin, donor_rows), max_edits);
+      if (between) {
+        uint32_t kept = 0;
+        for (ReuseSpan run : *between) {
+          kept += run.num_rows;
+          run.position += begin;
+          run.donor_position += donor_begin;
+          Append(&runs, run);
+        }
+        max_edits -= rows + donor_rows - 2 * kept;
+      }
+    }
+    if (is_end) break;
+    Append(&runs, unique[i]);
+    begin = unique[i].end();
+    donor_begin = unique[i].donor_end();
+  }
+  return runs;
+}
+
 // What lies between the spans of one of the prompts; gaps shorter than a run are left out, and a
 // token that stands nowhere else is put between the others.
 template <typename Start>
@@ -148,7 +184,7 @@ Alignment Align(std::span<const TokenId> tokens, std::span<const TokenId> donor,
     runs = RunsOfShortestEdit(middle, donor_middle, options.max_edits);
   }
   alignment.within_bound = runs.has_value();
-  if (!runs) runs = RunsOfUniqueGrams(middle, donor_middle, min_run);
+  if (!runs) runs = RunsBeyondTheBound(middle, donor_middle, min_run, options.max_edits);
 
   std::vector<ReuseSpan> all;
   Append(&all, {.num_rows = prefix});

@@ -20,135 +20,78 @@ uint64_t Mix(uint64_t value) { return base::SplitMix64(value); }
 class Keys {
  public:
   explicit Keys(uint32_t space) : salt_(Mix(space)) {}
-  uint32_t OfAnchor(const Anchor& anchor) const { return Cut(anchor.hash ^ salt_); }
-  uint32_t OfBand(uint64_t hash) const { return Cut(hash ^ salt_ ^ kBandTag); }
+  std::vector<KeyPlace> OfAnchors(std::span<const Anchor> anchors) const {
+    std::vector<KeyPlace> keys;
+    keys.reserve(anchors.size());
+    for (const Anchor& anchor : anchors) {
+      keys.push_back({Cut(anchor.hash ^ salt_), anchor.position});
+    }
+    return keys;
+  }
+  std::array<uint32_t, kBands> OfBands(
+      const std::array<uint16_t, kSignatureBins>& signature) const {
+    std::array<uint32_t, kBands> keys;
+    std::ranges::transform(BandHashes(signature), keys.begin(),
+                           [&](uint64_t hash) { return Cut(hash ^ salt_ ^ kBandTag); });
+    return keys;
+  }
 
  private:
   static uint32_t Cut(uint64_t value) { return static_cast<uint32_t>(Mix(value) >> 32); }
   uint64_t salt_;
 };
 
-void SortUnique(std::vector<uint32_t>* keys) {
-  std::ranges::sort(*keys);
-  keys->erase(std::unique(keys->begin(), keys->end()), keys->end());
-  keys->shrink_to_fit();
+// Every key of a donor once: anchors repeat, and keys may be equal by chance.
+std::vector<uint32_t> UniqueKeys(std::span<const KeyPlace> anchors,
+                                 std::span<const uint32_t> bands) {
+  std::vector<uint32_t> keys(bands.begin(), bands.end());
+  keys.reserve(anchors.size() + bands.size());
+  for (const KeyPlace& anchor : anchors) keys.push_back(anchor.key);
+  std::ranges::sort(keys);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
 }
 
 }  // namespace
 
-// What is asked of the index: a prompt's anchors behind the exact hit, and its bands.
+// What is asked of the index.
 class DonorIndex::Query {
  public:
   Query(const Keys& keys, const Sketch& sketch, uint32_t exact_tokens)
-      : keys_(keys), sketch_(sketch), exact_tokens_(exact_tokens) {
-    Take(sketch.anchors);
-  }
-  uint32_t window() const { return window_; }
+      : keys_(keys),
+        sketch_(sketch),
+        exact_tokens_(exact_tokens),
+        anchors_(keys.OfAnchors(sketch.anchors)) {}
 
-  // The same prompt, sketched with a wider window.
-  Query Coarser(uint32_t window) const {
-    Query query(*this);
-    query.Take(Coarsen(sketch_.anchors, sketch_.num_tokens, window));
-    query.window_ = window;
-    return query;
-  }
-
-  // Every anchor's key once.
-  std::vector<uint32_t> AnchorKeys() const {
-    std::vector<uint32_t> unique;
-    unique.reserve(by_key_.size() + kBands);
-    for (const auto& [key, place] : by_key_) {
-      if (unique.empty() || unique.back() != key) unique.push_back(key);
-    }
-    return unique;
-  }
+  // Keys of the anchors behind the exact hit.
+  std::vector<uint32_t> AnchorKeys() const { return anchors_.KeysBehind(exact_tokens_); }
   // Where most of the prompt is there already there are none: all who share its start would have
   // them in common.
-  void AppendBandKeys(std::vector<uint32_t>* out) const {
-    if (2 * uint64_t{exact_tokens_} > sketch_.num_tokens) return;
-    for (const uint64_t band : BandHashes(sketch_.signature)) out->push_back(keys_.OfBand(band));
+  std::vector<uint32_t> BandKeys() const {
+    if (2 * uint64_t{exact_tokens_} > sketch_.num_tokens) return {};
+    const auto bands = keys_.OfBands(sketch_.signature);
+    return {bands.begin(), bands.end()};
   }
 
-  // Rows that a donor with these keys seems to have: those between neighbouring anchors of which it
-  // has both, so that n-grams it has by chance count little.
-  uint32_t RowsCoveredBy(std::span<const uint32_t> keys) const {
-    std::vector<bool> covered(positions_.size());
-    size_t next = 0;
-    for (const auto& [key, place] : by_key_) {
-      while (next < keys.size() && keys[next] < key) ++next;
-      if (next == keys.size()) break;
-      covered[place] = keys[next] == key;
+  // Runs that seem as short as alignment would keep are a handful of words that many texts share.
+  uint32_t SharedRows(const Donor& donor, uint32_t min_rows) {
+    if (donor.window <= sketch_.window) {
+      return anchors_.SharedRows(donor.anchors, exact_tokens_, min_rows);
     }
-    uint32_t rows = 0;
-    for (size_t i = 0; i < covered.size(); ++i) {
-      if (!covered[i]) continue;
-      rows += i > 0 && covered[i - 1] ? positions_[i] - positions_[i - 1] : kGram;
+    if (!coarser_ || coarser_window_ != donor.window) {
+      coarser_.emplace(keys_.OfAnchors(Coarsen(sketch_.anchors, sketch_.num_tokens, donor.window)));
+      coarser_window_ = donor.window;
     }
-    return rows;
+    return coarser_->SharedRows(donor.anchors, exact_tokens_, min_rows);
   }
 
  private:
-  void Take(std::span<const Anchor> anchors) {
-    positions_.clear();
-    by_key_.clear();
-    for (const Anchor& anchor : anchors) {
-      if (anchor.position < exact_tokens_) continue;
-      by_key_.push_back({keys_.OfAnchor(anchor), static_cast<uint32_t>(positions_.size())});
-      positions_.push_back(anchor.position);
-    }
-    std::ranges::sort(by_key_);
-  }
-
   const Keys& keys_;
   const Sketch& sketch_;
   const uint32_t exact_tokens_;
-  uint32_t window_ = sketch_.window;
-  std::vector<uint32_t> positions_;
-  std::vector<std::pair<uint32_t, uint32_t>> by_key_;  // {key, index into positions_}
-};
-
-// Votes per donor: open addressing, by donor number.
-class DonorIndex::Tally {
- public:
-  struct Entry {
-    uint32_t donor = kNobody;
-    uint32_t template_hits = 0;
-    float votes = 0;
-  };
-  static constexpr uint32_t kNobody = 0xffffffffu;
-
-  Tally() : entries_(256) {}
-  Entry& Of(uint32_t donor) {
-    if (2 * (size_ + 1) > entries_.size()) Grow();
-    Entry& entry = entries_[SlotOf(donor)];
-    if (entry.donor == kNobody) {
-      entry.donor = donor;
-      ++size_;
-    }
-    return entry;
-  }
-  std::vector<Entry> All() const {
-    std::vector<Entry> all;
-    std::ranges::copy_if(entries_, std::back_inserter(all),
-                         [](const Entry& entry) { return entry.donor != kNobody; });
-    return all;
-  }
-
- private:
-  size_t SlotOf(uint32_t donor) const {
-    size_t at = (donor * 0x9e3779b1u) & (entries_.size() - 1);
-    while (entries_[at].donor != kNobody && entries_[at].donor != donor) {
-      at = (at + 1) & (entries_.size() - 1);
-    }
-    return at;
-  }
-  void Grow() {
-    const std::vector<Entry> all = All();
-    entries_.assign(entries_.size() * 2, Entry{});
-    for (const Entry& entry : all) entries_[SlotOf(entry.donor)] = entry;
-  }
-  std::vector<Entry> entries_;  // a power of two, at most half used
-  size_t size_ = 0;
+  const PromptAnchors anchors_;
+  std::optional<PromptAnchors> coarser_;  // as the donors with this wider window have them
+  uint32_t coarser_window_ = 0;
 };
 
 DonorIndex::DonorIndex(const SimilarOptions& options) : options_(options) {}
@@ -171,18 +114,17 @@ bool DonorIndex::Add(DonorId id, const Root& root, const Sketch& sketch) {
            .num_tokens = sketch.num_tokens,
            .sketched_tokens = sketch.num_tokens,
            .window = sketch.window,
-           .keys = {}};
+           .anchors = {},
+           .bands = {}};
   const Keys keys(donor.space);
-  donor.keys.reserve(sketch.anchors.size() + kBands);
-  for (const Anchor& anchor : sketch.anchors) donor.keys.push_back(keys.OfAnchor(anchor));
-  for (const uint64_t band : BandHashes(sketch.signature)) {
-    donor.keys.push_back(keys.OfBand(band));
-  }
-  SortUnique(&donor.keys);
-  for (const uint32_t key : donor.keys) postings_.Prefetch(key);
-  for (const uint32_t key : donor.keys) postings_.Add(key, number);
-  num_postings_ += donor.keys.size();
-  key_bytes_ += donor.keys.capacity() * sizeof(uint32_t);
+  donor.anchors = keys.OfAnchors(sketch.anchors);
+  std::ranges::sort(donor.anchors);
+  donor.bands = keys.OfBands(sketch.signature);
+  const std::vector<uint32_t> unique = UniqueKeys(donor.anchors, donor.bands);
+  for (const uint32_t key : unique) postings_.Prefetch(key);
+  for (const uint32_t key : unique) postings_.Add(key, number);
+  num_postings_ += unique.size();
+  anchor_bytes_ += donor.anchors.capacity() * sizeof(KeyPlace);
   return true;
 }
 
@@ -206,9 +148,10 @@ void DonorIndex::Erase(DonorId id) {
   if (found == numbers_.end()) return;
   const uint32_t number = found->second;
   Donor& donor = donors_[number];
-  for (const uint32_t key : donor.keys) postings_.Remove(key, number);
-  num_postings_ -= donor.keys.size();
-  key_bytes_ -= donor.keys.capacity() * sizeof(uint32_t);
+  const std::vector<uint32_t> unique = UniqueKeys(donor.anchors, donor.bands);
+  for (const uint32_t key : unique) postings_.Remove(key, number);
+  num_postings_ -= unique.size();
+  anchor_bytes_ -= donor.anchors.capacity() * sizeof(KeyPlace);
   LeaveSpace(donor.space);
   donor = Donor{};
   free_numbers_.push_back(number);
@@ -250,33 +193,29 @@ std::optional<DonorMatch> DonorIndex::Find(const Root& root, const Sketch& sketc
   if (space == spaces_.end()) return std::nullopt;
   if (sketch.num_tokens < exact_tokens + options_.min_reused_rows) return std::nullopt;
   const Keys keys(space->second.number);
-  const Query query(keys, sketch, exact_tokens);
-  Tally tally;
+  Query query(keys, sketch, exact_tokens);
+  VoteTally tally;
   Vote(query, space->second, &tally);
-
   DonorMatch best;
   uint64_t best_age = 0;
-  std::optional<Query> coarser;  // for the donors with the wider window seen last
   for (const uint32_t number : Shortlist(tally)) {
     const Donor& donor = donors_[number];
-    const bool is_wider = donor.window > sketch.window;
-    if (is_wider && (!coarser || coarser->window() != donor.window)) {
-      coarser.emplace(query.Coarser(donor.window));
-    }
-    const uint32_t rows = (is_wider ? *coarser : query).RowsCoveredBy(donor.keys);
-    if (rows < best.estimated_rows || (rows == best.estimated_rows && donor.age < best_age))
-      continue;
+    const uint32_t rows = query.SharedRows(donor, options_.min_run);
+    if (rows < best.estimated_rows) continue;
+    if (rows == best.estimated_rows && donor.age < best_age) continue;
     best = {.donor = donor.id, .donor_tokens = donor.num_tokens, .estimated_rows = rows};
     best_age = donor.age;
   }
-  if (2 * best.estimated_rows < options_.min_reused_rows) return std::nullopt;
+  // Estimates are low by the ends of the runs.
+  if (4 * best.estimated_rows < 3 * options_.min_reused_rows) return std::nullopt;
   return best;
 }
 
-void DonorIndex::Vote(const Query& query, const Space& space, Tally* tally) const {
+void DonorIndex::Vote(const Query& query, const Space& space, VoteTally* tally) const {
   std::vector<uint32_t> probes = query.AnchorKeys();
   const size_t num_anchors = probes.size();
-  query.AppendBandKeys(&probes);
+  const std::vector<uint32_t> bands = query.BandKeys();
+  probes.insert(probes.end(), bands.begin(), bands.end());
   for (const uint32_t key : probes) postings_.Prefetch(key);
   const double frequent =
       std::max<double>(PostingTable::kBucketSize, options_.frequent_share * space.num_donors);
@@ -291,7 +230,7 @@ void DonorIndex::Vote(const Query& query, const Space& space, Tally* tally) cons
     for (uint32_t j = 0; j < bucket.size; ++j) {
       // Keys of other namespaces are equal by chance.
       if (donors_[bucket.donors[j]].space != space.number) continue;
-      Tally::Entry& entry = tally->Of(bucket.donors[j]);
+      VoteTally::Entry& entry = tally->Of(bucket.donors[j]);
       if (is_template) {
         ++entry.template_hits;
       } else {
@@ -301,8 +240,8 @@ void DonorIndex::Vote(const Query& query, const Space& space, Tally* tally) cons
   }
 }
 
-std::vector<uint32_t> DonorIndex::Shortlist(const Tally& tally) const {
-  std::vector<Tally::Entry> all = tally.All();
+std::vector<uint32_t> DonorIndex::Shortlist(const VoteTally& tally) const {
+  std::vector<VoteTally::Entry> all = tally.All();
   std::vector<uint32_t> shortlist;
   const auto take = [&](auto better) {
     const size_t count = std::min(kShortlisted, all.size());
@@ -314,13 +253,13 @@ std::vector<uint32_t> DonorIndex::Shortlist(const Tally& tally) const {
       }
     }
   };
-  const auto newer = [&](const Tally::Entry& a, const Tally::Entry& b) {
+  const auto newer = [&](const VoteTally::Entry& a, const VoteTally::Entry& b) {
     return donors_[a.donor].age > donors_[b.donor].age;
   };
-  take([&](const Tally::Entry& a, const Tally::Entry& b) {
+  take([&](const VoteTally::Entry& a, const VoteTally::Entry& b) {
     return a.votes != b.votes ? a.votes > b.votes : newer(a, b);
   });
-  take([&](const Tally::Entry& a, const Tally::Entry& b) {
+  take([&](const VoteTally::Entry& a, const VoteTally::Entry& b) {
     return a.template_hits != b.template_hits ? a.template_hits > b.template_hits : newer(a, b);
   });
   return shortlist;
@@ -334,7 +273,7 @@ uint32_t DonorIndex::RowsOf(DonorId id) const {
 size_t DonorIndex::tracking_bytes() const {
   constexpr size_t kNode = 40, kMalloc = 16;
   size_t bytes = sizeof(*this) + postings_.tracking_bytes() + donors_.capacity() * sizeof(Donor) +
-                 free_numbers_.capacity() * sizeof(uint32_t) + key_bytes_ +
+                 free_numbers_.capacity() * sizeof(uint32_t) + anchor_bytes_ +
                  numbers_.size() * (kNode + kMalloc) +
                  (numbers_.bucket_count() + spaces_.bucket_count()) * sizeof(void*) +
                  free_spaces_.capacity() * sizeof(uint32_t);

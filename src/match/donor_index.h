@@ -6,18 +6,19 @@
 // tenth of a namespace's donors are a template's: they vote for nobody, but their buckets hold the
 // newest donors with that template, the best of which join the shortlist (behind a changed clock
 // any of them will do). Of the shortlist that donor is taken which covers most of the prompt behind
-// the exact hit.
+// the exact hit, by anchors that stand in the same order and at the same distances.
 //
 // Invariants
 //   1. A donor is found only by requests of its own namespace: namespaces are compared, not hashed.
 //   2. A donor is here from Add to Erase, or until Move leaves less than half of what was sketched.
 //   3. Every posting belongs to a donor that is here: memory goes with live donors, at most
-//      (max_anchors + kBands) keys each.
+//      max_anchors + kBands postings each.
 // What is found is a candidate: alignment on raw ids says what can be reused. Threads: const
 // members may run at the same time; everything else needs the index alone. Cost: a probe per anchor
 // and band, O(1) in the number of donors.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,9 +26,11 @@
 #include <vector>
 
 #include "kvlink/similar_options.h"
+#include "match/anchor_runs.h"
 #include "match/block_key.h"
 #include "match/posting_table.h"
 #include "match/sketch.h"
+#include "match/vote_tally.h"
 
 namespace kvlink::match {
 
@@ -56,7 +59,7 @@ class DonorIndex {
   void Clear();
 
   // The donor for a prompt whose first `exact_tokens` rows are there already. None when those leave
-  // fewer than min_reused_rows, or when nobody seems to cover half as many.
+  // fewer than min_reused_rows, or when nobody seems to cover nearly as many.
   std::optional<DonorMatch> Find(const Root& root, const Sketch& sketch,
                                  uint32_t exact_tokens) const;
 
@@ -75,7 +78,8 @@ class DonorIndex {
     uint32_t num_tokens = 0;
     uint32_t sketched_tokens = 0;
     uint32_t window = 0;
-    std::vector<uint32_t> keys;  // of anchors and bands: ascending, each once
+    std::vector<KeyPlace> anchors;  // ascending
+    std::array<uint32_t, kBands> bands{};
   };
   struct Space {
     uint32_t number = 0;
@@ -83,12 +87,11 @@ class DonorIndex {
   };
   using Spaces = std::unordered_map<std::string, Space>;  // by the root's extras
   class Query;
-  class Tally;
 
   uint32_t EnterSpace(const Root& root);
   void LeaveSpace(uint32_t number);
-  void Vote(const Query& query, const Space& space, Tally* tally) const;
-  std::vector<uint32_t> Shortlist(const Tally& tally) const;
+  void Vote(const Query& query, const Space& space, VoteTally* tally) const;
+  std::vector<uint32_t> Shortlist(const VoteTally& tally) const;
 
   const SimilarOptions options_;
   PostingTable postings_;
@@ -100,7 +103,7 @@ class DonorIndex {
   std::vector<uint32_t> free_spaces_;
   uint64_t last_age_ = 0;
   size_t num_postings_ = 0;
-  size_t key_bytes_ = 0;
+  size_t anchor_bytes_ = 0;
 };
 
 }  // namespace kvlink::match

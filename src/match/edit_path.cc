@@ -1,7 +1,7 @@
 #include "match/edit_path.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <bit>
 
 #include "base/random.h"
 
@@ -56,12 +56,11 @@ uint64_t HashOfWord(TokenId token) {
   return base::SplitMix64(state);
 }
 
-// Where a run of `size` tokens starts, by its hash; kTwice where there is more than one.
-constexpr uint32_t kTwice = 0xffffffffu;
-std::unordered_map<uint64_t, uint32_t> PlacesOfGrams(std::span<const TokenId> tokens,
-                                                     uint32_t size) {
-  std::unordered_map<uint64_t, uint32_t> places;
-  places.reserve(tokens.size());
+// Hashes of all runs of `size` tokens, by their first one (polynomial, rolling).
+std::vector<uint64_t> RunHashes(std::span<const TokenId> tokens, uint32_t size) {
+  if (tokens.size() < size) return {};
+  std::vector<uint64_t> hashes;
+  hashes.reserve(tokens.size() - size + 1);
   constexpr uint64_t kBase = 0x9e3779b97f4a7c15u;
   uint64_t leaving = 1;
   for (uint32_t i = 0; i < size; ++i) leaving *= kBase;
@@ -69,27 +68,54 @@ std::unordered_map<uint64_t, uint32_t> PlacesOfGrams(std::span<const TokenId> to
   for (size_t end = 1; end <= tokens.size(); ++end) {
     hash = hash * kBase + HashOfWord(tokens[end - 1]);
     if (end > size) hash -= leaving * HashOfWord(tokens[end - 1 - size]);
-    if (end < size) continue;
-    const auto [known, is_new] = places.try_emplace(hash, static_cast<uint32_t>(end - size));
-    if (!is_new) known->second = kTwice;
+    if (end >= size) hashes.push_back(hash);
   }
-  return places;
+  return hashes;
 }
+
+// Where each hash stands; kTwice where at more than one place. Open addressing, half full at most.
+class Places {
+ public:
+  static constexpr uint32_t kNowhere = 0xffffffffu, kTwice = 0xfffffffeu;
+
+  explicit Places(std::span<const uint64_t> hashes) {
+    slots_.resize(std::bit_ceil(2 * hashes.size() + 2));
+    for (uint32_t i = 0; i < hashes.size(); ++i) {
+      Slot& slot = slots_[SlotOf(hashes[i])];
+      slot.place = slot.place == kNowhere ? i : kTwice;
+      slot.hash = hashes[i];
+    }
+  }
+  uint32_t Of(uint64_t hash) const { return slots_[SlotOf(hash)].place; }
+
+ private:
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t place = kNowhere;
+  };
+  size_t SlotOf(uint64_t hash) const {
+    size_t at = (hash ^ hash >> 32) & (slots_.size() - 1);
+    while (slots_[at].place != kNowhere && slots_[at].hash != hash) {
+      at = (at + 1) & (slots_.size() - 1);
+    }
+    return at;
+  }
+  std::vector<Slot> slots_;
+};
 
 // Where the same `size` tokens stand in a and in b and nowhere else, in the order of a.
 std::vector<ReuseSpan> UniquePairs(std::span<const TokenId> a, std::span<const TokenId> b,
                                    uint32_t size) {
   std::vector<ReuseSpan> pairs;
-  if (a.size() < size || b.size() < size) return pairs;
-  const auto in_a = PlacesOfGrams(a, size), in_b = PlacesOfGrams(b, size);
-  for (const auto& [hash, place] : in_a) {
-    if (place == kTwice) continue;
-    const auto other = in_b.find(hash);
-    if (other == in_b.end() || other->second == kTwice) continue;
-    if (!std::ranges::equal(a.subspan(place, size), b.subspan(other->second, size))) continue;
-    pairs.push_back({.position = place, .donor_position = other->second, .num_rows = size});
+  const std::vector<uint64_t> in_a = RunHashes(a, size), in_b = RunHashes(b, size);
+  if (in_a.empty() || in_b.empty()) return pairs;
+  const Places places_a(in_a), places_b(in_b);
+  for (uint32_t i = 0; i < in_a.size(); ++i) {
+    const uint32_t other = places_b.Of(in_a[i]);
+    if (other >= Places::kTwice || places_a.Of(in_a[i]) != i) continue;
+    if (!std::ranges::equal(a.subspan(i, size), b.subspan(other, size))) continue;
+    pairs.push_back({.position = i, .donor_position = other, .num_rows = size});
   }
-  std::ranges::sort(pairs, {}, &ReuseSpan::position);
   return pairs;
 }
 
