@@ -14,6 +14,7 @@
 #include "cli/machine.h"
 #include "cli/model_file.h"
 #include "cli/signal_watch.h"
+#include "cli/similar_setup.h"
 #include "engine/engine.h"
 #include "kernel/paged_attention.h"
 #include "kvlink/cache.h"
@@ -24,8 +25,8 @@ namespace kvlink::cli {
 namespace {
 
 struct ServeFlags {
-  std::string model, host = "127.0.0.1", kv_memory, kv_type = "f16", sharing = "exact", api_keys,
-                     log_dir;
+  std::string model, host = "127.0.0.1", kv_memory, kv_type = "f16", sharing = "exact",
+                     similar = "off", calibration, api_keys, log_dir;
   std::vector<std::string> model_names;
   int port = 8080, threads = 0, http_threads = 2;
   uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024;
@@ -71,6 +72,10 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))
       ->capture_default_str();
+  app.add_option("--similar", flags.similar, kSimilarHelp)
+      ->check(CLI::IsMember({"off", "on", "strict"}))
+      ->capture_default_str();
+  app.add_option("--calibration", flags.calibration, kCalibrationHelp)->type_name("FILE");
   app.add_option("--cow-copy-threshold", flags.cow_copy_threshold,
                  "Modified share of a shared block above which it is copied as a whole")
       ->check(CLI::Range(0.0, 1.0))
@@ -98,6 +103,13 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
 // What can be said before a model is loaded for a minute.
 Status CheckFiles(const ServeFlags& flags) {
   std::error_code error;
+  if (!flags.calibration.empty() && flags.similar == "off") {
+    return Status(StatusCode::kInvalidArgument, "--calibration has no effect with --similar off");
+  }
+  if (flags.similar != "off" && flags.sharing == "off") {
+    return Status(StatusCode::kInvalidArgument,
+                  "--similar " + flags.similar + " needs --sharing exact");
+  }
   if (!flags.api_keys.empty() && !std::filesystem::is_regular_file(flags.api_keys, error)) {
     return Status(StatusCode::kNotFound, "--api-keys: no file '" + flags.api_keys + "'");
   }
@@ -148,6 +160,11 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
   cache_options.cow_copy_threshold = flags.cow_copy_threshold;
   cache_options.pin_budget = flags.pin_budget;
   cache_options.output_memory_bytes = *ParseByteSize(flags.output_memory);
+  if (const Status status =
+          SetUpSimilar(ParseSimilarPolicy(flags.similar), flags.calibration, model, &cache_options);
+      !status.ok()) {
+    return status;
+  }
   auto cache = CreateCache(cache_options);
   if (!cache.ok()) return cache.status();
   stack.cache = *std::move(cache);
@@ -170,6 +187,7 @@ Status StartServer(const ServeFlags& flags, Stack& stack) {
   options.port = static_cast<uint16_t>(flags.port);
   options.threads = flags.http_threads;
   options.model_ids = flags.model_names;
+  options.similar = ParseSimilarPolicy(flags.similar);
   options.api_keys_file = flags.api_keys;
   options.log_dir = flags.log_dir;
   options.log_to_stderr = !flags.quiet;
@@ -218,7 +236,7 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
   Stack stack;
   stack.threads = ChooseThreads(flags.threads);
-  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   stack.model = *std::move(model);
   if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);

@@ -131,6 +131,11 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
   const std::string digest = DigestOf((*file)->bytes(), [&](double fraction) {
     report(kProgressVocabulary + (kProgressDigest - kProgressVocabulary) * fraction);
   });
+  model->info_.digest = digest;
+  for (const kernel::LayerParams& layer : (*network)->attention()) {
+    uint32_t& window = model->info_.sliding_window;
+    if (layer.window > 0 && (window == 0 || layer.window < window)) window = layer.window;
+  }
   bool packed = false;
   if (options.pack_weights) {
     const Status status = PackWeights(**file, **network, &packed, [&](double fraction) {

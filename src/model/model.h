@@ -28,6 +28,8 @@ struct ModelInfo {
            feed_forward = 0;
   uint32_t vocab_size = 0, context_train = 0;
   uint64_t file_bytes = 0, num_parameters = 0;
+  std::string digest;           // of the file's bytes, in hex
+  uint32_t sliding_window = 0;  // of the narrowest layer; 0: every layer sees all rows
 };
 
 struct LoadOptions {

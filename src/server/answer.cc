@@ -53,7 +53,7 @@ Json Bytes(const std::string& piece) {
 }
 
 struct Sums {
-  uint64_t prompt = 0, generated = 0, cached = 0, partial = 0, computed = 0;
+  uint64_t prompt = 0, generated = 0, cached = 0, partial = 0, similar = 0, computed = 0;
   double prompt_ms = 0, predicted_ms = 0;
 };
 
@@ -65,6 +65,7 @@ Sums Sum(const std::vector<PromptOutcome>& prompts) {
     if (!outcome.hide_generated) sums.generated += report.generated_tokens;
     sums.cached += report.cached_tokens;
     sums.partial += report.partial_tokens;
+    sums.similar += report.similar_tokens;
     sums.computed += report.computed_tokens;
     sums.prompt_ms += report.prompt_ms;
     sums.predicted_ms += report.predicted_ms;
@@ -95,15 +96,25 @@ Json Timings(const Sums& sums) {
           {"predicted_per_second", per(1e3 * count(sums.generated), sums.predicted_ms)}};
 }
 
+// What became of similar reuse: "accepted", "enlarged" (accepted after more rows had run), why not,
+// or null where it was off.
+Json VerdictName(const engine::RequestReport& report) {
+  if (report.similar_reason == SimilarReason::kPolicy) return nullptr;
+  if (report.similar_tokens == 0) return SimilarReasonName(report.similar_reason);
+  return report.enlarged ? "enlarged" : "accepted";
+}
+
 Json Reuse(const PromptOutcome& outcome) {
   const engine::RequestReport& report = *outcome.report;
   const bool complete = report.miss_reason == MissReason::kNone;
   return {{"exact", report.cached_tokens - std::min(report.partial_tokens, report.cached_tokens)},
           {"partial", report.partial_tokens},
-          {"similar", 0},
+          {"similar", report.similar_tokens},
           {"computed", report.computed_tokens},
           {"tier", report.cached_tokens > 0 ? Json("ram") : Json(nullptr)},
-          {"verdict", nullptr},
+          {"verdict", VerdictName(report)},
+          {"mask_similarity",
+           report.mask_similarity > 0 ? Json(report.mask_similarity) : Json(nullptr)},
           {"miss_reason", MissReasonName(report.miss_reason)},
           {"diverged_at", complete ? Json(nullptr) : Json(report.diverged_at)},
           {"diverged_message",
@@ -120,7 +131,7 @@ Json Reuse(const std::vector<PromptOutcome>& prompts) {
   const Sums sums = Sum(prompts);
   Json all = {{"exact", sums.cached - std::min(sums.partial, sums.cached)},
               {"partial", sums.partial},
-              {"similar", 0},
+              {"similar", sums.similar},
               {"computed", sums.computed},
               {"prompts", Json::array()}};
   for (const PromptOutcome& outcome : prompts) all["prompts"].push_back(Reuse(outcome));

@@ -9,6 +9,14 @@
 namespace kvlink::server {
 namespace {
 
+// A request can ask for less than the server permits, not for more.
+SimilarPolicy Narrower(SimilarPolicy server, const std::optional<SimilarPolicy>& request) {
+  const SimilarPolicy wanted = request.value_or(server);
+  if (server == SimilarPolicy::kOff || wanted == SimilarPolicy::kOff) return SimilarPolicy::kOff;
+  const bool strict = server == SimilarPolicy::kStrict || wanted == SimilarPolicy::kStrict;
+  return strict ? SimilarPolicy::kStrict : SimilarPolicy::kOn;
+}
+
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kModelPrefix = "/v1/models/";
@@ -258,6 +266,7 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
                request.generation.best_of > 0 ? "best_of" : "n", ""});
   }
   request.generation.ns.tenant = call.tenant;
+  request.generation.similar = Narrower(options_.similar, request.similar);
   if (!request.has_seed) request.generation.sampling.seed = options_.seed_source();
   Parsed<std::vector<BuiltPrompt>> built = BuildPrompts(request);
   if (const ApiError* error = std::get_if<ApiError>(&built)) return Refuse(call, *error);

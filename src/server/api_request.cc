@@ -131,15 +131,24 @@ void ReadStream(Fields& fields, ApiRequest* out) {
   }
 }
 
+SimilarPolicy ReadSimilar(const std::string& name, Fields* fields) {
+  if (name == "on") return SimilarPolicy::kOn;
+  if (name == "strict") return SimilarPolicy::kStrict;
+  if (name != "off") fields->Fail("similar", "must be off, on or strict, not '" + name + "'");
+  return SimilarPolicy::kOff;
+}
+
 void ReadCachePolicy(Fields& fields, ApiRequest* out) {
   engine::GenerationRequest& generation = out->generation;
   if (auto v = fields.String("cache_salt")) generation.ns.salt = *v;
   if (auto v = fields.Bool("cache_prompt")) generation.reuse = *v;
+  if (fields.Bool("deterministic").value_or(false)) out->similar = SimilarPolicy::kOff;
   (void)fields.String("prompt_cache_key");  // a routing hint; one cache serves all
   if (const Json* kvlink = fields.Object("kvlink")) {
     Fields nested(*kvlink, "kvlink");
     if (auto v = nested.Bool("reuse")) generation.reuse = *v;
     if (auto v = nested.Bool("store")) generation.store = *v;
+    if (auto v = nested.String("similar")) out->similar = ReadSimilar(*v, &nested);
     fields.Adopt(nested);
   }
 }

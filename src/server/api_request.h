@@ -33,7 +33,8 @@ struct ApiRequest {
   // max_tokens 0: the prompt alone is wanted. The engine generates at least one token, which is
   // then hidden.
   bool hide_generated = false;
-  engine::GenerationRequest generation;  // everything but the prompt and the tenant
+  std::optional<SimilarPolicy> similar;  // none: the server's
+  engine::GenerationRequest generation;  // everything but the prompt, the tenant and `similar`
 };
 
 struct TokenizeRequest {

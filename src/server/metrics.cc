@@ -58,13 +58,13 @@ class PrometheusMetrics : public Metrics {
                       "Prompt tokens served from the cache, by class and tier.")),
         reuse_exact_(reuse_.Add({{"class", "exact"}, {"tier", "ram"}})),
         reuse_partial_(reuse_.Add({{"class", "partial"}, {"tier", "ram"}})),
+        reuse_similar_(reuse_.Add({{"class", "similar"}, {"tier", "ram"}})),
         miss_family_(
             Family("kvlink_miss_total", "Requests by why not all of the prompt was reused.")),
         preemptions_(Add("kvlink_preemptions_total",
                          "Requests that had to give their pages back for a while.")),
         http_(Family("kvlink_http_requests_total", "HTTP requests by route and status.")),
         disconnects_(Family("kvlink_disconnects_total", "Answers that were cut off, by reason.")) {
-    reuse_.Add({{"class", "similar"}, {"tier", "ram"}});
     for (size_t i = 0; i < kNumMissReasons; ++i) {
       misses_[i] = &miss_family_.Add({{"reason", MissReasonName(static_cast<MissReason>(i))}});
     }
@@ -97,6 +97,7 @@ class PrometheusMetrics : public Metrics {
     reuse_exact_.Increment(report.cached_tokens -
                            std::min(report.partial_tokens, report.cached_tokens));
     reuse_partial_.Increment(std::min(report.partial_tokens, report.cached_tokens));
+    reuse_similar_.Increment(report.similar_tokens);
     preemptions_.Increment(report.preemptions);
     if (report.miss_reason != MissReason::kNone &&
         static_cast<size_t>(report.miss_reason) < kNumMissReasons) {
@@ -164,6 +165,23 @@ class PrometheusMetrics : public Metrics {
             cache.collisions);
     counter("kvlink_output_splices_total", "Own outputs recognised in later prompts.",
             cache.output_splices);
+    std::vector<std::pair<std::string, double>> outcomes;
+    for (size_t i = 0; i < cache.similar_outcomes.size(); ++i) {
+      const auto reason = static_cast<SimilarReason>(i);
+      outcomes.emplace_back(reason == SimilarReason::kNone ? "accepted" : SimilarReasonName(reason),
+                            static_cast<double>(cache.similar_outcomes[i]));
+    }
+    families.push_back(Now("kvlink_similar_outcomes_total",
+                           "Requests that asked for similar reuse, by what became of it.",
+                           MetricType::Counter, outcomes, "outcome"));
+    counter("kvlink_similar_enlarged_total",
+            "Similar answers for which more rows were computed before they left.",
+            cache.similar_enlarged);
+    counter("kvlink_shadows_total", "Exact runs beside similar answers, in idle time.",
+            cache.shadows);
+    counter("kvlink_shadow_failures_total", "Shadows that disagreed with the answer.",
+            cache.shadow_failures);
+    gauge("kvlink_donors", "Prompts that can lend rows.", static_cast<double>(cache.donors));
     counter("kvlink_engine_steps_total", "Steps of the engine.", stats.steps);
     counter("kvlink_requests_refused_total", "Requests that the engine's full queue refused.",
             stats.refused);
@@ -213,7 +231,7 @@ class PrometheusMetrics : public Metrics {
   Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_;
   Histogram &first_token_, &inter_token_, &end_to_end_;
   prometheus::Family<Counter>&success_, &reuse_;
-  Counter &reuse_exact_, &reuse_partial_;
+  Counter &reuse_exact_, &reuse_partial_, &reuse_similar_;
   prometheus::Family<Counter>& miss_family_;
   Counter& preemptions_;
   prometheus::Family<Counter>&http_, &disconnects_;

@@ -52,6 +52,8 @@ struct ServerOptions {
   bool log_to_stderr = true;
   std::string version = "0.1.0";
   Limits limits;
+  // Of requests that do not say; they can ask for less, not for more.
+  SimilarPolicy similar = SimilarPolicy::kOff;
   // Seeds of requests that give none, asked for from several threads; default: the system's
   // randomness.
   std::function<uint64_t()> seed_source;
