@@ -26,6 +26,7 @@ struct Running {
   bool tainted = false;
   std::map<uint32_t, uint64_t> own;  // marks of approximate rows, by position
   Plan plan;
+  mutable std::vector<uint64_t> marks;  // of its rows, were they exact
 
   Sequence* operator->() { return sequence.get(); }
   uint32_t ready() const { return sequence->num_ready(); }
@@ -153,10 +154,13 @@ class SimilarHarness : public CacheHarness {
     }
     return borrowed;
   }
-  uint64_t PrefixMark(const Running& run, uint32_t position) const {
-    uint64_t mark = std::hash<std::string>()(Key(run.ns));
-    for (uint32_t p = 0; p <= position; ++p) mark = Mix(mark, static_cast<uint64_t>(run.tokens[p]));
-    return mark;
+  static uint64_t PrefixMark(const Running& run, uint32_t position) {
+    std::vector<uint64_t>& marks = run.marks;
+    while (marks.size() <= position) {
+      const uint64_t before = marks.empty() ? std::hash<std::string>()(Key(run.ns)) : marks.back();
+      marks.push_back(Mix(before, static_cast<uint64_t>(run.tokens[marks.size()])));
+    }
+    return marks[position];
   }
 
  private:
