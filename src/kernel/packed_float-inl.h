@@ -13,9 +13,8 @@
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL
-// For the one function below that asks the processor first.
 #pragma GCC push_options
-#pragma GCC target("avx512bf16")
+#pragma GCC target("avx512vnni,avx512bf16")
 #endif
 namespace kvlink::kernel {
 namespace HWY_NAMESPACE {
@@ -27,7 +26,8 @@ struct FloatTile {
   const std::byte* x;  // first row, at the first input to multiply
   size_t x_stride;
   uint32_t inputs;
-  float* acc;  // [rows][kPanelRows]: added to
+  float* acc;   // [rows][kPanelRows]: added to
+  Ahead ahead;  // a step for every kStreams chunks
 };
 
 #define KVLINK_UNROLL _Pragma("GCC unroll 16")
@@ -149,11 +149,12 @@ HWY_INLINE void AddChunks(const uint8_t* w, const std::byte* x, size_t x_stride,
 
 // a.inputs begin at a whole group.
 template <class Steps, size_t kWeightBytes, uint32_t kRows>
-HWY_ATTR void MultiplyFloatTile(const FloatTile& a) {
+HWY_INLINE void MultiplyFloatTile(const FloatTile& a) {
   constexpr uint32_t kStreams = FloatStreams(kRows);
   constexpr uint32_t kChunk = Steps::kChunk, kChunks = kStreams * kChunk;
   static_assert(kFloatGroup % kChunks == 0);
   const FloatD df;
+  Ahead ahead = a.ahead;
   const uint8_t* w = a.w + a.column * kFloatLanes * kWeightBytes * Steps::kInputs;
   float* acc = a.acc + a.column * kFloatLanes;
   const auto weights = [&](uint32_t i) { return w + size_t{i} * kPanelRows * kWeightBytes; };
@@ -163,9 +164,11 @@ HWY_ATTR void MultiplyFloatTile(const FloatTile& a) {
     FloatSums<kRows> sums;
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
         KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) sums[t][c] = hn::Zero(df);
-    for (; i + kChunks <= end; i += kChunks)
+    for (; i + kChunks <= end; i += kChunks) {
+      ahead.Step();
       AddChunks<Steps, kWeightBytes, kRows, kStreams>(weights(i), input(i), a.x_stride, kChunk,
                                                       sums);
+    }
     for (; i < end; i += std::min(kChunk, end - i))
       AddChunks<Steps, kWeightBytes, kRows, 1>(weights(i), input(i), a.x_stride,
                                                std::min(kChunk, end - i), sums);

@@ -18,13 +18,26 @@
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL
-// Highway checks VNNI before it picks this target, but does not switch the instructions on.
+// Highway checks VNNI before it picks this target, but does not switch the instructions on; BF16 is
+// for the one function that asks the processor first. All files of the product must agree on these
+// options, or its functions could not be inlined into one another.
 #pragma GCC push_options
-#pragma GCC target("avx512vnni")
+#pragma GCC target("avx512vnni,avx512bf16")
 #endif
 namespace kvlink::kernel {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Weights to fetch into the cache on the way: `step` bytes for every group or chunk of a tile.
+struct Ahead {
+  const uint8_t* next = nullptr;
+  size_t step = 0;
+
+  HWY_INLINE void Step() {
+    for (size_t at = 0; at < step; at += 64) hwy::Prefetch(next + at);
+    next += step;
+  }
+};
 
 struct IntTile {
   const uint8_t* w;    // the panel, at its first group to multiply
@@ -33,6 +46,7 @@ struct IntTile {
   size_t x_stride;
   uint32_t blocks;
   float* acc;  // [rows][kPanelRows]: added to
+  Ahead ahead;
 };
 
 #if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
@@ -147,15 +161,6 @@ struct IntTileOf {
       const uint32_t first = (a.column + c) * kColumnLanes;
       column[c] = a.w + first / kLanes16 * kLayout.half_bytes();
       lane[c] = first % kLanes16;
-    }
-  }
-
-  // What the next groups will read.
-  HWY_INLINE void Prefetch() const {
-    for (uint32_t c = 0; c < kColumns; c++) {
-      if (lane[c] != 0) continue;
-      for (size_t at = 0; at < kLayout.half_bytes(); at += 64)
-        hwy::Prefetch(column[c] + kPrefetchAhead + at);
     }
   }
 
@@ -322,11 +327,12 @@ struct IntTileOf {
 };
 
 template <WeightType kType, uint32_t kRows>
-HWY_ATTR void MultiplyIntTile(const IntTile& a) {
+HWY_INLINE void MultiplyIntTile(const IntTile& a) {
   constexpr uint32_t kColumns = IntTileColumns(kRows);
   constexpr PackedLayout kLayout = LayoutOf(kType);
   const IntF df;
   IntTileOf<kType, kRows, kColumns> tile(a);
+  Ahead ahead = a.ahead;
   float* acc_at = a.acc + a.column * kColumnLanes;
   VF acc[kRows][kColumns];
   KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
@@ -341,9 +347,8 @@ HWY_ATTR void MultiplyIntTile(const IntTile& a) {
         tile.AddBlock(first + i, i, acc);
       }
     }
-    if constexpr (kRows <= 2) tile.Prefetch();
-    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
-        tile.column[c] += kLayout.group_bytes();
+    ahead.Step();
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) tile.column[c] += kLayout.group_bytes();
   }
   KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
       KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)

@@ -28,9 +28,8 @@
 
 namespace kvlink::kernel {
 
-inline constexpr uint32_t kLanes16 = 16;        // rows of half a panel
-inline constexpr uint32_t kFloatGroup = 128;    // float products are summed by so many inputs
-inline constexpr size_t kPrefetchAhead = 2048;  // bytes, of products of one or two rows
+inline constexpr uint32_t kLanes16 = 16;      // rows of half a panel
+inline constexpr uint32_t kFloatGroup = 128;  // float products are summed by so many inputs
 
 enum class ScaleKind : uint8_t { kF16, kF16Affine, kSuper, kSuperPairs };
 

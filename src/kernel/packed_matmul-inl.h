@@ -11,16 +11,22 @@
 #define KVLINK_KERNEL_PACKED_MATMUL_INL_H_
 #endif
 
-#include "kernel/packed_float-inl.h"
 #include "kernel/packed_int8-inl.h"
 
+#include "kernel/packed_float-inl.h"
+
 HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET == HWY_AVX3_DL
+#pragma GCC push_options
+#pragma GCC target("avx512vnni,avx512bf16")
+#endif
 namespace kvlink::kernel {
 namespace HWY_NAMESPACE {
 
 constexpr uint32_t kMaxSlice = 128;  // rows
 constexpr size_t kSliceBytes = size_t{320} << 10;
 constexpr size_t kChunkBytes = size_t{20} << 10;
+constexpr size_t kAhead = 3072;  // bytes
 
 // One call of Multiply, for one part of the matrix.
 struct Product {
@@ -35,43 +41,67 @@ struct Product {
 
 using Sums = float[kMaxSlice][kPanelRows];
 
-// bias + residual
-HWY_ATTR inline void LoadSums(const Product& p, uint32_t row, uint32_t output, uint32_t lanes,
-                              float* sums) {
-  const float* bias = p.w->bias();
-  for (uint32_t i = 0; i < kPanelRows; i++) sums[i] = 0;
-  if (bias != nullptr)
-    for (uint32_t i = 0; i < lanes; i++) sums[i] = bias[output + i];
-  if (p.residual != nullptr) {
-    const float* residual = p.residual + row * p.residual_stride + output;
-    for (uint32_t i = 0; i < lanes; i++) sums[i] += residual[i];
+// Copies or adds `lanes` floats; whole panels are worth a loop of known length.
+template <class Op>
+HWY_ATTR inline void ForLanes(uint32_t lanes, const Op& op) {
+  if (lanes == kPanelRows) {
+    for (uint32_t i = 0; i < kPanelRows; i++) op(i);
+  } else {
+    for (uint32_t i = 0; i < lanes; i++) op(i);
   }
 }
 
-HWY_ATTR inline void StoreSums(const Product& p, uint32_t row, uint32_t output, uint32_t lanes,
-                               const float* sums) {
-  std::memcpy(p.y + row * p.y_stride + output, sums, lanes * sizeof(float));
+// bias + residual
+HWY_ATTR inline void LoadSums(const Product& p, uint32_t row, uint32_t rows, uint32_t output,
+                              uint32_t lanes, float* sums) {
+  const float* bias = p.w->bias();
+  for (uint32_t t = 0; t < rows; t++, sums += kPanelRows) {
+    for (uint32_t i = 0; i < kPanelRows; i++) sums[i] = 0;
+    if (bias != nullptr) ForLanes(lanes, [&](uint32_t i) { sums[i] = bias[output + i]; });
+    if (p.residual == nullptr) continue;
+    const float* HWY_RESTRICT residual = p.residual + (row + t) * p.residual_stride + output;
+    ForLanes(lanes, [&](uint32_t i) { sums[i] += residual[i]; });
+  }
 }
 
-// The tiles of one type.
+// So that StoreSums need not wait for the lines that it writes.
+HWY_ATTR inline void FetchOutputs(const Product& p, uint32_t row, uint32_t rows, uint32_t output) {
+  for (uint32_t t = 0; t < rows; t++) {
+    const float* y = p.y + (row + t) * p.y_stride + output;
+    __builtin_prefetch(y, 1);
+    __builtin_prefetch(y + 16, 1);
+  }
+}
+
+HWY_ATTR inline void StoreSums(const Product& p, uint32_t row, uint32_t rows, uint32_t output,
+                               uint32_t lanes, const float* sums) {
+  for (uint32_t t = 0; t < rows; t++, sums += kPanelRows) {
+    float* HWY_RESTRICT y = p.y + (row + t) * p.y_stride + output;
+    ForLanes(lanes, [&](uint32_t i) { y[i] = sums[i]; });
+  }
+}
+
+// The tiles of one type. kStep: the inputs that chunks are multiples of, and their bytes in a panel
+// and in a row of activations. AheadBytes: weights that a tile passes between two steps of Ahead.
+// Arguments travel in registers: reading back a structure that was just written can wait for every
+// store before it.
 template <WeightType kType>
 struct IntKernel {
   static constexpr PackedLayout kLayout = LayoutOf(kType);
   static constexpr uint32_t kTileRows = kIntTileRows;
-  static constexpr uint32_t kStep = 8 * kQuantBlock;  // inputs that chunks are multiples of
+  static constexpr uint32_t kStep = 8 * kQuantBlock;
   static constexpr size_t kStepBytes = 8 / kLayout.group * kLayout.group_bytes();
+  static constexpr size_t kStepInputBytes = 8 * sizeof(QuantBlock);
+  static constexpr size_t AheadBytes(uint32_t) { return kLayout.group_bytes(); }
 
   template <uint32_t kRows>
-  HWY_ATTR static void Tile(const uint8_t* panel, InputRows x, uint32_t begin, uint32_t end,
-                            float* sums) {
-    IntTile tile;
-    tile.w = panel + begin / kStep * kStepBytes;
-    tile.x = x.data + begin / kQuantBlock * sizeof(QuantBlock);
-    tile.x_stride = x.stride;
-    tile.blocks = (end - begin) / kQuantBlock;
-    tile.acc = sums;
-    for (tile.column = 0; tile.column < kPanelColumns; tile.column += IntTileColumns(kRows))
+  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
+                            float* sums, const uint8_t* next, size_t next_step) {
+    IntTile tile = {w, 0, x, x_stride, inputs / kQuantBlock, sums, {next, next_step}};
+    for (; tile.column < kPanelColumns; tile.column += IntTileColumns(kRows)) {
       MultiplyIntTile<kType, kRows>(tile);
+      tile.ahead = {};
+    }
   }
 };
 
@@ -80,22 +110,25 @@ struct FloatKernel {
   static constexpr uint32_t kTileRows = kFloatTileRows;
   static constexpr uint32_t kStep = kFloatGroup;
   static constexpr size_t kStepBytes = kStep * kPanelRows * kWeightBytes;
+  static constexpr size_t kStepInputBytes = kStep * Steps::kInputBytes;
+  static constexpr size_t AheadBytes(uint32_t rows) {
+    return FloatStreams(rows) * Steps::kChunk * kPanelRows * kWeightBytes;
+  }
 
   template <uint32_t kRows>
-  HWY_ATTR static void Tile(const uint8_t* panel, InputRows x, uint32_t begin, uint32_t end,
-                            float* sums) {
-    FloatTile tile;
-    tile.w = panel + size_t{begin} * kPanelRows * kWeightBytes;
-    tile.x = x.data + begin * Steps::kInputBytes;
-    tile.x_stride = x.stride;
-    tile.inputs = (end - begin + Steps::kInputs - 1) / Steps::kInputs * Steps::kInputs;
-    tile.acc = sums;
-    for (tile.column = 0; tile.column < kFloatPanelColumns; tile.column += kFloatTileColumns)
+  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
+                            float* sums, const uint8_t* next, size_t next_step) {
+    inputs = (inputs + Steps::kInputs - 1) / Steps::kInputs * Steps::kInputs;
+    FloatTile tile = {w, 0, x, x_stride, inputs, sums, {next, next_step}};
+    for (; tile.column < kFloatPanelColumns; tile.column += kFloatTileColumns) {
       MultiplyFloatTile<Steps, kWeightBytes, kRows>(tile);
+      tile.ahead = {};
+    }
   }
 };
 
-using TileFn = void (*)(const uint8_t*, InputRows, uint32_t, uint32_t, float*);
+using TileFn = void (*)(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
+                        float* sums, const uint8_t* next, size_t next_step);
 
 template <class Kernel, uint32_t... kRows>
 constexpr auto TileTable(std::integer_sequence<uint32_t, kRows...>) {
@@ -116,20 +149,34 @@ HWY_ATTR void MultiplyPanel(const Product& p, uint32_t panel, uint32_t first, ui
                   (panel - p.part->first_panel) * p.part->panel_bytes;
   const uint32_t num = last - first;
   const uint32_t num_tiles = (num + Kernel::kTileRows - 1) / Kernel::kTileRows;
-  const uint32_t chunk =
-      num_tiles == 1 ? inputs
-                     : std::max<uint32_t>(1, kChunkBytes / Kernel::kStepBytes) * Kernel::kStep;
-  for (uint32_t t = 0; t < num; t++) LoadSums(p, first + t, output, lanes, sums[t]);
+  const uint32_t steps = std::max<uint32_t>(1, kChunkBytes / Kernel::kStepBytes);
+  const uint32_t chunk = num_tiles == 1 ? inputs : steps * Kernel::kStep;
+  const size_t chunk_bytes = steps * Kernel::kStepBytes;
+  // A single tile fetches what it will read soon; of several, each fetches its share of what all
+  // will read next.
+  const uint32_t tall = num % num_tiles;
+  const auto height_of = [&](uint32_t i) { return num / num_tiles + (i < tall ? 1 : 0); };
+  const size_t share = (chunk_bytes / num_tiles + 63) / 64 * 64;
+  const size_t passed = Kernel::AheadBytes(num_tiles == 1 ? num : Kernel::kTileRows);
+  const size_t ahead = (passed / num_tiles + 63) / 64 * 64;
+  const std::byte* x = p.x.data + first * p.x.stride;
   for (uint32_t begin = 0; begin < inputs; begin += chunk) {
     const uint32_t end = std::min(inputs, begin + chunk);
-    for (uint32_t i = 0, t = 0; i < num_tiles; i++) {  // of equal heights, give or take one
-      const uint32_t height = num * (i + 1) / num_tiles - t;
-      const InputRows x = {p.x.data + (first + t) * p.x.stride, p.x.stride, height};
-      kTiles[height - 1](w, x, begin, end, sums[t]);
+    const uint8_t* next = w + (num_tiles == 1 ? kAhead : chunk_bytes);
+    uint32_t t = 0;
+    for (uint32_t i = 0; i < num_tiles; i++) {
+      const uint32_t height = height_of(i);
+      const uint32_t row = first + t;
+      if (begin == 0) LoadSums(p, row, height, output, lanes, sums[t]);
+      if (end == inputs) FetchOutputs(p, row, height, output);
+      kTiles[height - 1](w, x + t * p.x.stride, p.x.stride, end - begin, sums[t], next, ahead);
+      if (end == inputs) StoreSums(p, row, height, output, lanes, sums[t]);
+      next += share;
       t += height;
     }
+    w += chunk_bytes;
+    x += steps * Kernel::kStepInputBytes;
   }
-  for (uint32_t t = 0; t < num; t++) StoreSums(p, first + t, output, lanes, sums[t]);
 }
 
 template <class Kernel>
@@ -210,5 +257,8 @@ inline bool MultipliesBF16() {
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kvlink::kernel
+#if HWY_TARGET == HWY_AVX3_DL
+#pragma GCC pop_options
+#endif
 HWY_AFTER_NAMESPACE();
 #endif
