@@ -49,7 +49,8 @@ void SampleTrunk(Core& core, const BatchUnit& unit) {
   if (request.trunk.first && request.params.prompt_logprobs >= 0) {
     AddPromptLogprobs(core, request, unit);
   }
-  if (request.trunk.next < request.trunk.tokens.size()) return;
+  // A prompt on a donor's rows has several units in a batch; the last one ends it.
+  if (unit.first_position + unit.num_rows < request.trunk.tokens.size()) return;
   if (request.trunk.first) {
     const std::span<const float> logits = LogitsOf(core, unit.first_output + unit.num_outputs - 1);
     if (request.shadow) return EndShadow(core, request, logits);
