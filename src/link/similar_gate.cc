@@ -41,6 +41,11 @@ void SimilarGate::CountComputed(uint64_t rows) {
   budget_.CountComputed(rows);
 }
 
+uint64_t SimilarGate::reserved_rows() {
+  const MutexLock lock(mutex_);
+  return budget_.reserved();
+}
+
 uint64_t SimilarGate::CountAccept(const verify::Cluster& cluster) {
   const MutexLock lock(mutex_);
   if (!ledger_.CountAccept(cluster)) return 0;

@@ -34,6 +34,7 @@ class SimilarGate {
   [[nodiscard]] bool TryReserve(uint64_t rows);
   void Settle(uint64_t reserved, uint64_t wasted);
   void CountComputed(uint64_t rows);
+  uint64_t reserved_rows();  // by attempts without a verdict
 
   // An answer leaves. Not 0: run its shadow, under this number.
   uint64_t CountAccept(const verify::Cluster& cluster);

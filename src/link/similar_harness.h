@@ -24,6 +24,7 @@ struct Running {
   Tokens tokens;
   uint32_t prompt = 0;
   bool tainted = false;
+  bool stored = true;
   std::map<uint32_t, uint64_t> own;  // marks of approximate rows, by position
   Plan plan;
   mutable std::vector<uint64_t> marks;  // of its rows, were they exact
@@ -61,6 +62,7 @@ class SimilarHarness : public CacheHarness {
                 .plan = plan};
     run.prompt = static_cast<uint32_t>(run.tokens.size());
     run.tainted = !run->computed_rows().empty();
+    run.stored = request.store;
     return run;
   }
   Running Start(const LookupRequest& request) {
@@ -107,7 +109,8 @@ class SimilarHarness : public CacheHarness {
                    .ns = run.ns,
                    .tokens = FirstOf(run.tokens, num_tokens),
                    .prompt = std::min(run.prompt, num_tokens),
-                   .tainted = run.tainted};
+                   .tainted = run.tainted,
+                   .stored = run.stored};
     for (const auto& [position, mark] : run.own) {
       if (position < num_tokens) branch.own[position] = mark;
     }
@@ -194,7 +197,7 @@ class SimilarHarness : public CacheHarness {
       run.own[position] = mark;
     } else {
       mark = PrefixMark(run, position);
-      exact_[mark] = {Key(run.ns), token, position};
+      if (run.stored) exact_[mark] = {Key(run.ns), token, position};
     }
     ++rows_computed;
     const auto [block, row] = PlaceOf(run, position);
@@ -250,7 +253,7 @@ class SimilarHarness : public CacheHarness {
     }
     if (!run.tainted) return "not exact";
     const auto lent = exact_.find(mark);
-    if (lent == exact_.end()) return "nobody's exact row";
+    if (lent == exact_.end()) return "no row that was stored";
     if (lent->second.space != Key(run.ns)) return "another namespace's row";
     if (lent->second.token != run.tokens[position]) return "another token's row";
     if (static_cast<int64_t>(lent->second.position) + span.shift != position) {

@@ -92,6 +92,11 @@ SimilarMatch Try(const CacheState& state, const LookupRequest& request, const ma
                                        .received = {},
                                        .deviation = {}},
                                       state.layers, options);
+  // The forward check knew the edits; now the rows around them are known, too.
+  if (plan.selection.compute_share > options.max_compute_share) {
+    match.reason = SimilarReason::kTooMuchWork;
+    return match;
+  }
   if (!state.gate->MayWaste(plan.selection.num_computed)) {
     match.reason = SimilarReason::kBudget;
     return match;
