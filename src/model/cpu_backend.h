@@ -37,8 +37,8 @@ class CpuBackend {
   void (*set_threadpool_)(ggml_backend_t, ggml_threadpool_t) = nullptr;
 };
 
-// Compute: ggml's own thread pool, which computes graphs. Belongs to one thread, which takes part in
-// the work.
+// Compute: ggml's own thread pool, which computes graphs. Belongs to one thread, which takes part
+// in the work.
 class Compute {
  public:
   static Result<std::unique_ptr<Compute>> Create(int num_threads);

@@ -143,9 +143,9 @@ Input GraphBuilder::GeGlu(const std::vector<ggml_tensor*>& gate_up) const {
   return Gated(Input::Kind::kGeGlu, gate_up);
 }
 
-// A row of RMS norm is summed by one thread in an order that depends on the columns only. SwiGLU and
-// GeGLU: element by element; which elements of a row fall into the vector remainder depends on the
-// columns only.
+// A row of RMS norm is summed by one thread in an order that depends on the columns only. SwiGLU
+// and GeGLU: element by element; which elements of a row fall into the vector remainder depends on
+// the columns only.
 ggml_tensor* GraphBuilder::Floats(const Input& input) {
   switch (input.kind) {
     case Input::Kind::kPlain:
