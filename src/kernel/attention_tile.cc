@@ -148,26 +148,35 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
 }
 
 void TileWorker::Softmax(uint32_t chunk, float* records) {
-  const float softcap = input_.params->softcap;
   if (shape_.kv.scale_bytes() > 0) GatherValueScales();
-  for (uint32_t query = 0; query < tile_->num_queries; query++) {
+  for (uint32_t query = 0; query < tile_->num_queries;) {
     const ChunkRange seen = Seen(query, query, chunk);
-    for (uint32_t h = 0; h < shape_.heads_per_kv; h++) {
-      const size_t row = size_t{query} * shape_.heads_per_kv + h;
-      float* scores = scores_.data() + row * kScoreStride;
-      float* record = records + row * record_floats_;
-      if (seen.begin == seen.end) {
-        std::fill(scores, scores + range_.end, 0.0f);  // in any form of weights
-        weight_scales_.data()[row] = 0;
-        continue;
-      }
-      if (softcap > 0)
-        kernels_.softcap(scores, seen.begin, seen.end, softcap * std::numbers::log2e_v<float>);
-      kernels_.softmax(scores, {seen.begin, seen.end, range_.begin, range_.end},
-                       value_scales_.data(), record + dims_, record + dims_ + 1,
-                       weight_scales_.data() + row);
+    const uint32_t begin = query * shape_.heads_per_kv;
+    for (query++; query < tile_->num_queries && Seen(query, query, chunk) == seen;) query++;
+    SoftmaxRows(seen, begin, query * shape_.heads_per_kv, records);
+  }
+}
+
+void TileWorker::SoftmaxRows(const ChunkRange& seen, uint32_t begin, uint32_t end,
+                             float* records) {
+  const float softcap = input_.params->softcap;
+  float* scores = scores_.data() + size_t{begin} * kScoreStride;
+  if (seen.begin == seen.end) {
+    for (uint32_t r = begin; r < end; r++, scores += kScoreStride) {
+      std::fill(scores, scores + kChunkTokens, 0.0f);  // in any form of weights
+      weight_scales_.data()[r] = 0;
+    }
+    return;
+  }
+  if (softcap > 0) {
+    for (uint32_t r = begin; r < end; r++) {
+      kernels_.softcap(scores + (r - begin) * kScoreStride, seen.begin, seen.end,
+                       softcap * std::numbers::log2e_v<float>);
     }
   }
+  kernels_.softmax(scores, end - begin, {seen.begin, seen.end, range_.begin, range_.end},
+                   value_scales_.data(), records + size_t{begin} * record_floats_ + dims_,
+                   record_floats_, weight_scales_.data() + begin);
 }
 
 void TileWorker::Weigh(uint32_t chunk, float* records) {

@@ -59,6 +59,7 @@ struct TileInput {
 // Positions of one chunk, counted from its begin; empty: begin == end.
 struct ChunkRange {
   uint32_t begin = 0, end = 0;
+  bool operator==(const ChunkRange&) const = default;
 };
 
 class TileWorker {
@@ -92,6 +93,7 @@ class TileWorker {
   void PackQueries(const float* shift_angles);
   void Score(uint32_t chunk, size_t index, bool first_chunk);
   void Softmax(uint32_t chunk, float* records);
+  void SoftmaxRows(const ChunkRange& seen, uint32_t begin, uint32_t end, float* records);
   void Weigh(uint32_t chunk, float* records);
   void Fold(uint32_t chunk, const float* next, float* records);
   bool Modified(const Piece& piece) const;

@@ -48,7 +48,9 @@ void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
                       float* HWY_RESTRICT scores) {
   constexpr size_t kStep = C * 64;
   __m512 sum[R][C];
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
+    HWY_UNROLL(2)
     for (int c = 0; c < C; c++) sum[r][c] = _mm512_setzero_ps();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
@@ -64,7 +66,9 @@ void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
       for (int c = 0; c < C; c++) sum[r][c] = DotBf16(sum[r][c], key[c], query);
     }
   }
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
+    HWY_UNROLL(2)
     for (int c = 0; c < C; c++) _mm512_storeu_ps(scores + r * kScoreStride + c * 16, sum[r][c]);
   }
 }
@@ -95,14 +99,20 @@ inline void ScoreBf16(const QueryGroup& queries, uint32_t dims, const KeyRun& ke
   }
 }
 
+// Not looked into by callers: gcc 12 takes it for a function without effect, and drops the call.
+__attribute__((noipa)) void RoundToBf16(float* weights, uint32_t begin, uint32_t end) {
+  auto* out = reinterpret_cast<uint16_t*>(weights);
+  for (uint32_t t = begin; t < end; t += 16) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + t));
+    std::memcpy(out + t, &rounded, sizeof(rounded));
+  }
+}
+
 // Weights of an even position and the next one as a pair of BF16.
 struct Bf16Weights {
-  static void Store(float* weights, const RowRange& range, const uint16_t*, float*) {
-    auto* out = reinterpret_cast<uint16_t*>(weights);
-    for (uint32_t t = range.zero_from / kSumLanes * kSumLanes; t < range.zero_until; t += 16) {
-      const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + t));
-      std::memcpy(out + t, &rounded, sizeof(rounded));
-    }
+  static constexpr bool kScaled = false;
+  static void Convert(float* weights, uint32_t begin, uint32_t end, float) {
+    RoundToBf16(weights, begin, end);
   }
 };
 
@@ -119,10 +129,6 @@ struct Bf16Pairs {
   static HWY_INLINE __m512 Floats(Sum sum, const float*, int) { return sum; }
 };
 
-inline void SoftmaxBf16(float* scores, const RowRange& range, const uint16_t* value_scales,
-                        float* m, float* l, float* weight_scale) {
-  Softmax<Bf16Weights>(scores, range, value_scales, m, l, weight_scale);
-}
 inline void WeighBf16(const float* weights, const float* scales, uint32_t rows,
                       const ValueRun* runs, uint32_t begin, uint32_t end, uint32_t dims,
                       float* records, uint32_t record_stride) {

@@ -88,7 +88,7 @@ const TileKernels& Bf16DotTable() {
   static constexpr TileKernels kTable = {
       kIsa,           kBf16ScoreRows,     kPairRows,  /*dims_per_word=*/2,
       /*pairs=*/true, &PackBf16,          &ScoreBf16, &Softcap,
-      &SoftmaxBf16,   &WeighBf16,         &Fold,      &Normalize,
+      &Softmax<Bf16Weights>,   &WeighBf16,         &Fold,      &Normalize,
       &Rotate,        &ToKv<Bf16Elements>};
   return kTable;
 }

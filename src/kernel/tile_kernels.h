@@ -66,7 +66,7 @@ struct ValueRun {
   const std::byte* prefetch = nullptr;
 };
 
-// The positions of a chunk that one row sees, and those that its scores are wanted for.
+// The positions of a chunk that a row sees, and those that its scores are wanted for.
 struct RowRange {
   uint32_t begin = 0, end = 0;             // begin < end
   uint32_t zero_from = 0, zero_until = 0;  // include [begin, end)
@@ -92,12 +92,13 @@ struct TileKernels {
   // s_t = cap * tanh(s_t / 2 * ln 2) for t in [begin, end).
   void (*softcap)(float* scores, uint32_t begin, uint32_t end, float cap);
 
-  // One row: m = max s_t over t in [begin, end); weights are 2^(s_t - m), and 0 in [zero_from,
-  // begin) and [end, zero_until); l their sum. Weights replace the scores, in the form that weigh
-  // wants. `value_scales` [kChunkTokens], F16, of V: of quantised types, which multiply them into
-  // the weights and leave the weights' own scale in *weight_scale.
-  void (*softmax)(float* scores, const RowRange& range, const uint16_t* value_scales, float* m,
-                  float* l, float* weight_scale);
+  // Rows that see the same: m = max s_t over t in [begin, end); weights are 2^(s_t - m), and 0 in
+  // [zero_from, begin) and [end, zero_until); l their sum. {m, l} of row r go to m_l + r *
+  // m_l_stride. Weights replace the scores, in the form that weigh wants. `value_scales`
+  // [kChunkTokens], F16, of V: of quantised types, which multiply them into the weights and leave
+  // the weights' own scale in weight_scales[r].
+  void (*softmax)(float* scores, uint32_t rows, const RowRange& range, const uint16_t* value_scales,
+                  float* m_l, size_t m_l_stride, float* weight_scales);
 
   // records[r * record_stride + d] = sum_t weights[r][t] * V[t][d], t ascending over the runs from
   // `begin` to `end`, positions of the chunk. weights of row r start at weights + r * kScoreStride.

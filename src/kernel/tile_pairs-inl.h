@@ -52,11 +52,13 @@ void WeighUnits(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT sca
   const __mmask32 mask = last == 32 ? ~__mmask32{0} : (__mmask32{1} << last) - 1;
   const size_t row_bytes = size_t{dims} * P::kElementBytes;
   typename P::Sum sum[R][U][2];
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
+    HWY_UNROLL(2)
     for (int u = 0; u < U; u++) sum[r][u][0] = sum[r][u][1] = P::Zero();
   }
   // Weights of an even position and the next one are one word.
-  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) {
+  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) __attribute__((always_inline)) {
     __m512i pair[U][2];
     HWY_UNROLL(2)
     for (int u = 0; u < U; u++) {
@@ -96,7 +98,9 @@ void WeighUnits(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT sca
       t++;
     }
   }
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
+    HWY_UNROLL(2)
     for (int u = 0; u < U; u++) {
       StoreUnit(P::Floats(sum[r][u][0], scales, r), P::Floats(sum[r][u][1], scales, r),
                 u + 1 < U ? kUnitDims : last, records + r * record_stride + column + u * kUnitDims);

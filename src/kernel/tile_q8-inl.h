@@ -151,7 +151,16 @@ inline void WeighPlain(const float* weights, const float* scales, uint32_t rows,
 inline constexpr int kQ8ScoreRows = 12;
 inline constexpr int kQ8ValueRows = kPairRows;
 
-// The instruction wants one operand unsigned: keys get 128 added, which is taken back at the start.
+// sum += 4 products of unsigned and signed bytes, or 2 products of int16, a lane. In assembler, since
+// gcc 12 copies the sums of its built-in functions from register to register and spills them.
+HWY_INLINE void DotBytes(__m512i& sum, __m512i unsigned_bytes, __m512i signed_bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
+}
+HWY_INLINE void DotWords(__m512i& sum, __m512i a, __m512i b) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
+
+// The instruction wants one operand unsigned: keys get 128 added, which is taken back at the end.
 template <int R, int C>
 void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::byte* HWY_RESTRICT k,
                     const std::byte* HWY_RESTRICT scales, size_t stride, Prefetch prefetch,
@@ -160,8 +169,10 @@ void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::by
   const __m512i offset = _mm512_set1_epi8(-128);
   const uint32_t* HWY_RESTRICT words = queries.words;
   __m512i sum[R][C];
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
-    for (int c = 0; c < C; c++) sum[r][c] = _mm512_set1_epi32(-128 * queries.sums[r]);
+    HWY_UNROLL(2)
+    for (int c = 0; c < C; c++) sum[r][c] = _mm512_setzero_si512();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
     PrefetchBytes<kStep>(prefetch.first + w * kStep);
@@ -173,19 +184,23 @@ void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::by
     for (int r = 0; r < R; r++) {
       const __m512i query = _mm512_set1_epi32(static_cast<int>(words[r]));
       HWY_UNROLL(2)
-      for (int c = 0; c < C; c++) sum[r][c] = _mm512_dpbusd_epi32(sum[r][c], key[c], query);
+      for (int c = 0; c < C; c++) DotBytes(sum[r][c], key[c], query);
     }
   }
   __m512 k_scale[C];
+  HWY_UNROLL(2)
   for (int c = 0; c < C; c++) {
     k_scale[c] =
         _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + c * 32)));
   }
+  HWY_UNROLL(12)
   for (int r = 0; r < R; r++) {
     const __m512 q_scale = _mm512_set1_ps(queries.scales[r]);
+    const __m512i offsets = _mm512_set1_epi32(128 * queries.sums[r]);
+    HWY_UNROLL(2)
     for (int c = 0; c < C; c++) {
-      const __m512 scaled =
-          _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), q_scale), k_scale[c]);
+      const __m512 exact = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[r][c], offsets));
+      const __m512 scaled = _mm512_mul_ps(_mm512_mul_ps(exact, q_scale), k_scale[c]);
       _mm512_storeu_ps(scores + r * kScoreStride + c * 16, scaled);
     }
   }
@@ -225,7 +240,8 @@ struct Int8Pairs {
     return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(mask, v));
   }
   static HWY_INLINE Sum Add(Sum sum, __m512i pairs, __m512i weights) {
-    return _mm512_dpwssd_epi32(sum, pairs, weights);
+    DotWords(sum, pairs, weights);
+    return sum;
   }
   static HWY_INLINE __m512 Floats(Sum sum, const float* scales, int row) {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scales[row]));
@@ -254,7 +270,9 @@ void ScoreQ8Column(const QueryGroup& queries, uint32_t num_words, const std::byt
   const __m256i ones = _mm256_set1_epi16(1);
   const uint32_t* HWY_RESTRICT words = queries.words;
   __m256i sum[R][kColumns];
+  HWY_UNROLL(4)
   for (int r = 0; r < R; r++) {
+    HWY_UNROLL(2)
     for (int c = 0; c < kColumns; c++) sum[r][c] = _mm256_setzero_si256();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
@@ -272,8 +290,10 @@ void ScoreQ8Column(const QueryGroup& queries, uint32_t num_words, const std::byt
       }
     }
   }
+  HWY_UNROLL(4)
   for (int r = 0; r < R; r++) {
     const __m256 q_scale = _mm256_set1_ps(queries.scales[r]);
+    HWY_UNROLL(2)
     for (int c = 0; c < kColumns; c++) {
       const __m256 k_scale =
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + c * 16)));
@@ -311,13 +331,14 @@ void WeighQ8Column(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT 
                    uint32_t dims, float* HWY_RESTRICT records, size_t record_stride) {
   const bool whole = dims - column >= 16;
   __m256i sum[R][2];
+  HWY_UNROLL(6)
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-  const auto load = [&](const std::byte* v) {
+  const auto load = [&](const std::byte* v) __attribute__((always_inline)) {
     if (v == nullptr) return _mm256_setzero_si256();
     return _mm256_cvtepi8_epi16(whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(v))
                                       : _mm_loadl_epi64(reinterpret_cast<const __m128i*>(v)));
   };
-  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) {
+  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) __attribute__((always_inline)) {
     const __m256i a = load(v), b = load(next);
     const __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
     const auto* word = reinterpret_cast<const int32_t*>(weights) + even / 2;
@@ -346,6 +367,7 @@ void WeighQ8Column(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT 
       t++;
     }
   }
+  HWY_UNROLL(6)
   for (int r = 0; r < R; r++) {
     const __m256 scale = _mm256_set1_ps(scales[r]);
     const __m256 low = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][0]), scale);

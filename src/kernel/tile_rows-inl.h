@@ -19,22 +19,38 @@ namespace kvlink::kernel {
 namespace HWY_NAMESPACE {
 namespace {
 
-inline constexpr uint32_t kSumLanes = 16;  // of a sum's fixed shape, on every instruction set
+// Position t of a chunk goes to lane t % 32 of a row's sums, on every instruction set.
+inline constexpr uint32_t kSumLanes = 32;
 inline constexpr int kSumVectors = static_cast<int>(kSumLanes / kLanes);
+constexpr uint32_t RoundDown(uint32_t t) { return t / kSumLanes * kSumLanes; }
+constexpr uint32_t RoundUp(uint32_t t) { return RoundDown(t + kSumLanes - 1); }
+static_assert(kScoreStride >= kChunkTokens && kChunkTokens % kSumLanes == 0);
 
-// Lanes 0..15 as kSumVectors vectors -> their sum, by halves: (i, i + 8), (i, i + 4), then two
-// pairs.
-HWY_INLINE float SumOf16(const F32Vec<F32Tag>* sums) {
-  const F32Tag d;
-  HWY_ALIGN float lanes[kSumLanes];
-  HWY_UNROLL(4)
-  for (int i = 0; i < kSumVectors; i++) hn::Store(sums[i], d, lanes + i * kLanes);
+using SumVectors = F32Vec<F32Tag>[kSumVectors];
+
+// By halves: (i, i + 16), (i, i + 8), (i, i + 4), then two pairs.
+template <class Operation>
+HWY_INLINE float Reduce(const SumVectors& lanes, const Operation& operation) {
   const hn::CappedTag<float, 4> d4;
-  const auto low = hn::Add(hn::Load(d4, lanes), hn::Load(d4, lanes + 8));
-  const auto high = hn::Add(hn::Load(d4, lanes + 4), hn::Load(d4, lanes + 12));
-  const auto sum = hn::Add(low, high);
-  const auto pairs = hn::Add(sum, hn::Shuffle1032(sum));
-  return hn::GetLane(hn::Add(pairs, hn::Shuffle2301(pairs)));
+  SumVectors v;
+  HWY_UNROLL(8)
+  for (int i = 0; i < kSumVectors; i++) v[i] = lanes[i];
+  HWY_UNROLL(4)
+  for (int half = kSumVectors / 2; half > 0; half /= 2) {
+    HWY_UNROLL(4)
+    for (int i = 0; i < half; i++) v[i] = operation(v[i], v[i + half]);
+  }
+#if HWY_MAX_BYTES >= 64
+  const hn::CappedTag<float, 8> d8;
+  const auto v8 = operation(hn::LowerHalf(d8, v[0]), hn::UpperHalf(d8, v[0]));
+  const auto v4 = operation(hn::LowerHalf(d4, v8), hn::UpperHalf(d4, v8));
+#elif HWY_MAX_BYTES >= 32
+  const auto v4 = operation(hn::LowerHalf(d4, v[0]), hn::UpperHalf(d4, v[0]));
+#else
+  const auto v4 = v[0];
+#endif
+  const auto pairs = operation(v4, hn::Shuffle1032(v4));
+  return hn::GetLane(operation(pairs, hn::Shuffle2301(pairs)));
 }
 
 // tanh(x) = (1 - t) / (1 + t) with t = e^-2x = 2^-y, for y >= 0, and odd.
@@ -49,88 +65,98 @@ void Softcap(float* HWY_RESTRICT scores, uint32_t begin, uint32_t end, float cap
   }
 }
 
-// How softmax leaves a row's weights, in place of its scores.
+// How softmax leaves weights, in place of scores: as they are,
 struct FloatWeights {
-  static void Store(float*, const RowRange&, const uint16_t*, float*) {}
+  static constexpr bool kScaled = false;
+  static void Convert(float*, uint32_t, uint32_t, float) {}
 };
 
-// Weights times the value's scale, as int16 of the largest one's 1/32767.
+// or times the value's scale, as int16 of the largest one's 1/32767.
 struct Int16Weights {
-  static void Store(float* HWY_RESTRICT weights, const RowRange& range,
-                    const uint16_t* HWY_RESTRICT value_scales, float* weight_scale) {
+  static constexpr bool kScaled = true;
+  static HWY_INLINE void Convert(float* HWY_RESTRICT weights, uint32_t begin, uint32_t end,
+                                 float largest) {
     const F32Tag d;
     const hn::Rebind<int16_t, F32Tag> d16;
-    const uint32_t from = range.begin / kSumLanes * kSumLanes;
-    auto largest = hn::Zero(d);
-    for (uint32_t t = from; t < range.end; t += kLanes) {
-      const auto valid = hn::FirstN(d, range.end - t);
-      const auto scale = hn::IfThenElseZero(valid, F16Elements::Load(d, value_scales + t));
-      const auto weight = hn::LoadU(d, weights + t);
-      // Before the row's begin the weight is 0 but the scale may be anything.
-      const auto scaled = hn::IfThenElseZero(hn::Gt(weight, hn::Zero(d)), hn::Mul(weight, scale));
-      hn::StoreU(scaled, d, weights + t);
-      largest = hn::Max(largest, scaled);
-    }
-    const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
-    const auto inverse = hn::Set(d, max > 0 ? 32767.0f / max : 0.0f);
+    const auto inverse = hn::Set(d, largest > 0 ? 32767.0f / largest : 0.0f);
     auto* out = reinterpret_cast<int16_t*>(weights);
     // Ascending, two bytes for four: nothing is overwritten before it is read.
-    for (uint32_t t = range.zero_from / kSumLanes * kSumLanes; t < range.zero_until; t += kLanes) {
+    for (uint32_t t = begin; t < end; t += kLanes) {
       const auto weight = hn::NearestInt(hn::Mul(hn::LoadU(d, weights + t), inverse));
       hn::StoreU(hn::DemoteTo(d16, weight), d16, out + t);
     }
-    *weight_scale = max / 32767.0f;
   }
 };
 
-// Lane t % 16 of the sums takes position t of the chunk, whatever the range.
-template <class Form>
-void Softmax(float* HWY_RESTRICT scores, const RowRange& range, const uint16_t* value_scales,
-             float* m, float* l, float* weight_scale) {
+HWY_INLINE float LargestScore(const float* HWY_RESTRICT scores, uint32_t first, uint32_t last) {
   const F32Tag d;
-  const uint32_t begin = range.begin, end = range.end;
-  const float infinity = std::numeric_limits<float>::infinity();
-  const uint32_t first = begin / kSumLanes * kSumLanes, full = end / kSumLanes * kSumLanes;
-  if (first < begin) std::fill(scores + first, scores + begin, -infinity);  // weight 0
-  const auto lowest = hn::Set(d, -infinity);
-  F32Vec<F32Tag> largest = lowest;
-  uint32_t t = first;
-  for (; t < full; t += kLanes) largest = hn::Max(largest, hn::LoadU(d, scores + t));
-  for (; t < end; t += kLanes) {
-    const auto valid = hn::FirstN(d, end - t);
-    largest = hn::Max(largest, hn::IfThenElse(valid, hn::LoadU(d, scores + t), lowest));
+  SumVectors largest;
+  HWY_UNROLL(8)
+  for (int i = 0; i < kSumVectors; i++) largest[i] = hn::LoadU(d, scores + first + i * kLanes);
+  for (uint32_t t = first + kSumLanes; t < last; t += kSumLanes) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kSumVectors; i++)
+      largest[i] = hn::Max(largest[i], hn::LoadU(d, scores + t + i * kLanes));
   }
-  const auto max = hn::MaxOfLanes(d, largest);
+  return Reduce(largest, [](auto a, auto b) { return hn::Max(a, b); });
+}
 
-  F32Vec<F32Tag> sums[kSumVectors];
-  for (auto& sum : sums) sum = hn::Zero(d);
-  for (t = first; t < full; t += kSumLanes) {
-    HWY_UNROLL(4)
+// Scores -> 2^(s - max), times the values' scales where weights are scaled. Returns the sum before
+// scaling, and the largest one after.
+template <bool kScaled>
+HWY_INLINE float Weights(float* HWY_RESTRICT scores, uint32_t first, uint32_t last, float max,
+                         const uint16_t* HWY_RESTRICT value_scales, float* largest) {
+  const F32Tag d;
+  const auto vmax = hn::Set(d, max);
+  SumVectors sums, most;
+  HWY_UNROLL(8)
+  for (int i = 0; i < kSumVectors; i++) sums[i] = most[i] = hn::Zero(d);
+  for (uint32_t t = first; t < last; t += kSumLanes) {
+    HWY_UNROLL(8)
     for (int i = 0; i < kSumVectors; i++) {
-      float* s = scores + t + i * kLanes;
-      const auto weight = Exp2(d, hn::Sub(hn::LoadU(d, s), max));
-      hn::StoreU(weight, d, s);
-      sums[i] = hn::Add(sums[i], weight);
+      const uint32_t at = t + static_cast<uint32_t>(i * kLanes);
+      auto weights = Exp2(d, hn::Sub(hn::LoadU(d, scores + at), vmax));
+      sums[i] = hn::Add(sums[i], weights);
+      if constexpr (kScaled) {
+        // Where a row sees nothing its weight is 0, and the scale may be anything.
+        const auto scale = F16Elements::Load(d, value_scales + at);
+        weights = hn::IfThenElseZero(hn::Gt(weights, hn::Zero(d)), hn::Mul(weights, scale));
+        most[i] = hn::Max(most[i], weights);
+      }
+      hn::StoreU(weights, d, scores + at);
     }
   }
-  if (full < end) {
-    HWY_UNROLL(4)
-    for (int i = 0; i < kSumVectors; i++) {
-      const uint32_t at = full + static_cast<uint32_t>(i * kLanes);
-      float* s = scores + at;
-      const auto valid = hn::FirstN(d, end > at ? end - at : 0);
-      const auto weight = hn::IfThenElseZero(valid, Exp2(d, hn::Sub(hn::LoadU(d, s), max)));
-      hn::StoreU(weight, d, s);
-      sums[i] = hn::Add(sums[i], weight);
-    }
+  if constexpr (kScaled) *largest = Reduce(most, [](auto a, auto b) { return hn::Max(a, b); });
+  return Reduce(sums, [](auto a, auto b) { return hn::Add(a, b); });
+}
+
+// Each pass takes all rows, so that the processor need not wait for the end of one row's reduction.
+template <class Form>
+void Softmax(float* scores, uint32_t rows, const RowRange& range,
+             const uint16_t* value_scales, float* m_l, size_t m_l_stride, float* weight_scales) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const uint32_t first = RoundDown(range.begin), last = RoundUp(range.end);
+  for (uint32_t r = 0; r < rows; r++) {
+    float* row = scores + r * kScoreStride;
+    // What is not seen gets weight 0.
+    if (first < range.begin) std::fill(row + first, row + range.begin, -infinity);
+    if (range.end < last) std::fill(row + range.end, row + last, -infinity);
+    m_l[r * m_l_stride] = LargestScore(row, first, last);
   }
-  const uint32_t zero_from = range.zero_from / kSumLanes * kSumLanes;
-  if (zero_from < first) std::fill(scores + zero_from, scores + first, 0.0f);
-  for (t = (end + kSumLanes - 1) / kSumLanes * kSumLanes; t < range.zero_until; t += kLanes)
-    hn::StoreU(hn::Zero(d), d, scores + t);
-  *m = hn::GetLane(max);
-  *l = SumOf16(sums);
-  Form::Store(scores, range, value_scales, weight_scale);
+  for (uint32_t r = 0; r < rows; r++) {
+    float* state = m_l + r * m_l_stride;
+    state[1] = Weights<Form::kScaled>(scores + r * kScoreStride, first, last, state[0],
+                                      value_scales, weight_scales + r);
+  }
+  // To whole vectors: weigh may read one position more than it is asked for.
+  const uint32_t zero_from = RoundDown(range.zero_from), zero_until = RoundUp(range.zero_until);
+  for (uint32_t r = 0; r < rows; r++) {
+    float* row = scores + r * kScoreStride;
+    if (zero_from < first) std::fill(row + zero_from, row + first, 0.0f);
+    if (last < zero_until) std::fill(row + last, row + zero_until, 0.0f);
+    Form::Convert(row, zero_from, zero_until, weight_scales[r]);
+    if constexpr (Form::kScaled) weight_scales[r] /= 32767.0f;
+  }
 }
 
 // Records are padded to 16 floats and {m, l} come last, so whole vectors would run over them; heads
