@@ -17,6 +17,7 @@
 #include "cli/bench_ops.h"
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
+#include "cli/bench_shape.h"
 #include "cli/byte_size.h"
 #include "cli/command.h"
 #include "cli/kv_budget.h"
@@ -35,6 +36,7 @@ struct BenchFlags {
   std::string model, workload, json, kv_memory, kv_type = "f16", url, model_name, api_key,
                                                 synthetic;
   std::string endpoint = "chat";
+  std::vector<std::string> shapes;
   std::vector<std::string> modes = {"off", "exact"};
   uint32_t concurrency = 10, ctx = 0, chunk = 512, rounds = 7, decode_tokens = 64;
   size_t limit = 0;
@@ -93,6 +95,12 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--decode-tokens", flags.decode_tokens, "With --synthetic: tokens per sequence")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  app.add_option("--shape", flags.shapes,
+                 "Measure instead what KV a model of this shape holds, without weights: llama2-7b, "
+                 "llama2-13b, llama3-8b, ... or LAYERSxHEADSxDIM; of --workload, or of three "
+                 "scenarios")
+      ->delimiter(',')
+      ->type_name("NAME");
   app.add_flag("--quiet", flags.quiet, "No progress");
   AddConfigOption(app);
 }
@@ -196,7 +204,8 @@ class ModeRuns {
     const KvShape& shape = model_.kv_shape();
     const uint64_t available = AvailableMemory();
     if (flags_.kv_memory.empty()) {
-      options_.kv_bytes = KvBytesWithoutSharing(workload_, model_, flags_.concurrency, context);
+      options_.kv_bytes =
+          KvBytesWithoutSharing(workload_, model_.tokenizer(), shape, flags_.concurrency, context);
       if (available != 0 && options_.kv_bytes > available) {
         return Status(StatusCode::kInvalidArgument,
                       "--concurrency " + std::to_string(flags_.concurrency) + " needs " +
@@ -275,7 +284,7 @@ class ModeRuns {
 };
 
 int RunModes(const BenchFlags& flags, const Workload& workload) {
-  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   ModeRuns modes(flags, workload, **model);
   if (const Status status = modes.ChooseMemory(); !status.ok()) return Fail(status);
@@ -289,7 +298,7 @@ int RunModes(const BenchFlags& flags, const Workload& workload) {
 int RunSynthetic(const BenchFlags& flags) {
   const auto ops = ParseOps(flags.synthetic);
   if (!ops.ok()) return Fail(ops.status());
-  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   const OpsOptions options{ChooseThreads(flags.threads), flags.chunk, flags.decode_tokens,
                            flags.rounds};
@@ -320,12 +329,55 @@ int RunSynthetic(const BenchFlags& flags) {
   return written.ok() ? 0 : Fail(written);
 }
 
+// The default model gives the vocabulary, the type and the rows of a page.
+int RunShapes(const BenchFlags& flags) {
+  for (const std::string& name : flags.shapes) {  // before a model is loaded
+    const auto shape = FindShape(name, KvType::kF16, kMinTokensPerBlock);
+    if (!shape.ok()) return Fail(shape.status());
+  }
+  std::vector<Scenario> scenarios;
+  if (flags.workload.empty()) {
+    scenarios = BuiltInScenarios();
+  } else {
+    auto workload = ReadWorkloadFile(flags.workload, flags.limit);
+    if (!workload.ok()) return Fail(workload.status());
+    scenarios.push_back({std::filesystem::path(flags.workload).stem(), *std::move(workload)});
+  }
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
+  if (!model.ok()) return Fail(model.status());
+  const KvShape& pages = (*model)->kv_shape();
+  ordered_json json = ordered_json::object();
+  for (const std::string& name : flags.shapes) {
+    const auto shape = FindShape(name, pages.type, pages.tokens_per_block);
+    if (!shape.ok()) return Fail(shape.status());
+    std::vector<ScenarioFigures> all;
+    for (const Scenario& scenario : scenarios) {
+      all.push_back({scenario.name, {}});
+      for (const std::string& mode : flags.modes) {
+        const auto figures =
+            ReplayShape(scenario.workload, (*model)->tokenizer(), shape->shape,
+                        mode == "off" ? Sharing::kOff : Sharing::kExact, flags.concurrency);
+        if (!figures.ok()) return Fail(figures.status());
+        all.back().modes.push_back(*figures);
+      }
+    }
+    std::printf("%s\n", ShapeTable(*shape, all).c_str());
+    json[name] = ShapeJson(*shape, all);
+  }
+  const Status written = WriteJson(
+      flags.json, {{"users", flags.concurrency}, {"machine", MachineJson(0)}, {"shapes", json}});
+  return written.ok() ? 0 : Fail(written);
+}
+
 int Bench(const BenchFlags& flags) {
   const auto bad = [](const std::string& message) {
     return Fail(Status(StatusCode::kInvalidArgument, message));
   };
-  if (flags.synthetic.empty() == flags.workload.empty()) {
-    return bad("give either --workload FILE or --synthetic LIST");
+  if (flags.shapes.empty() && flags.synthetic.empty() == flags.workload.empty()) {
+    return bad("give --workload FILE, --synthetic LIST or --shape NAME");
+  }
+  if (!flags.shapes.empty() && !(flags.synthetic.empty() && flags.url.empty())) {
+    return bad("--shape: not with --synthetic or --url");
   }
   for (size_t i = 0; i < flags.modes.size(); ++i) {
     if (std::count(flags.modes.begin(), flags.modes.end(), flags.modes[i]) > 1) {
@@ -333,6 +385,7 @@ int Bench(const BenchFlags& flags) {
     }
   }
   if (const Status status = CheckWritable(flags.json); !status.ok()) return Fail(status);
+  if (!flags.shapes.empty()) return RunShapes(flags);
   if (!flags.synthetic.empty()) {
     if (!flags.url.empty()) return bad("--synthetic: not with --url");
     return RunSynthetic(flags);

@@ -157,16 +157,15 @@ EngineFigures BenchEngine::Figures(double wall_s) const {
   return figures;
 }
 
-uint64_t KvBytesWithoutSharing(const Workload& workload, const model::Model& model,
-                               uint32_t concurrency, uint32_t context) {
+uint64_t KvBytesWithoutSharing(const Workload& workload, const model::Tokenizer& tokenizer,
+                               const KvShape& shape, uint32_t concurrency, uint32_t context) {
   constexpr uint64_t kTemplateTokens = 16;        // around a message, and a role
   constexpr uint64_t kDefaultSystemTokens = 128;  // templates that add a system prompt of their own
-  const KvShape& shape = model.kv_shape();
-  std::vector<uint64_t> pages;  // the most that each conversation holds at once
+  std::vector<uint64_t> pages;                    // the most that each conversation holds at once
   for (const Conversation& conversation : workload.conversations) {
     uint64_t history = kDefaultSystemTokens, most = 0;
     const auto count = [&](const std::string& text) {
-      return model.tokenizer().Encode(text, false, false).size() + kTemplateTokens;
+      return tokenizer.Encode(text, false, false).size() + kTemplateTokens;
     };
     for (const Turn& turn : conversation.turns) {
       for (const model::ChatMessage& message : turn.messages) history += count(message.content);

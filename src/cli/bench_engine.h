@@ -45,7 +45,7 @@ class BenchEngine : public BenchTarget {
 // Bytes of KV with which any `concurrency` requests of the workload run at once without sharing
 // anything: what every mode gets unless told otherwise. Prompts are bounded by tokenising the
 // messages and the longest answers.
-uint64_t KvBytesWithoutSharing(const Workload& workload, const model::Model& model,
-                               uint32_t concurrency, uint32_t context);
+uint64_t KvBytesWithoutSharing(const Workload& workload, const model::Tokenizer& tokenizer,
+                               const KvShape& shape, uint32_t concurrency, uint32_t context);
 
 }  // namespace kvlink::cli

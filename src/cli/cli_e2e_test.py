@@ -47,6 +47,8 @@ BAD_OPTIONS = [
     (["bench", "--workload", SMOKE, "--json", "/no/such/folder/f.json"], ["--json", "'/no/such/folder/f.json'"]),
     (["bench", "--workload", SMOKE, "--url", "ftp://x"], ["--url", "'ftp://x'"]),
     (["bench", "--synthetic", "prefil:512"], ["--synthetic", "'prefil:512'"]),
+    (["bench", "--shape", "llama2-7b,llama9"], ["--shape", "'llama9'"]),
+    (["bench", "--shape", "llama2-7b", "--synthetic", "prefill:8"], ["--shape", "--synthetic"]),
     (["frobnicate"], ["frobnicate"]),
     ([], ["subcommand"]),
 ]
@@ -83,6 +85,19 @@ def test_help_lists_the_options_of_a_subcommand():
     for option in ("--model", "--host", "--port", "--threads", "--ctx", "--max-seqs", "--kv-memory", "--sharing",
                    "--chunk", "--api-keys", "--config", "--log-dir"):
         assert option in done.stdout
+
+
+def test_bench_shape_shows_the_memory_that_sharing_saves(tmp_path):
+    figures = tmp_path / "figures.json"
+    done = kvlink("bench", "--quiet", "--shape", "llama2-7b,4x2x64", "--json", figures)
+    assert done.returncode == 0, done.stderr
+    shapes = json.loads(figures.read_text())["shapes"]
+    assert list(shapes) == ["llama2-7b", "4x2x64"]
+    for modes in shapes["llama2-7b"]["scenarios"].values():
+        assert modes["off"]["prompt_tokens"] == modes["exact"]["prompt_tokens"]
+        assert modes["exact"]["cached_tokens"] > 0 == modes["off"]["cached_tokens"]
+        assert modes["exact"]["peak_kv_bytes"] <= 0.25 * modes["off"]["peak_kv_bytes"]
+    assert shapes["llama2-7b"]["page_bytes"] == 16 << 20
 
 
 def test_version_names_the_kernels():
