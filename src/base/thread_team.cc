@@ -2,10 +2,6 @@
 
 #include "base/check.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace kvlink::base {
 namespace {
 
@@ -16,7 +12,7 @@ constexpr uint32_t kStartSpins = 16'000;   // some 250 us
 
 void Pause() {
 #if defined(__x86_64__)
-  _mm_pause();
+  __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif

@@ -29,7 +29,7 @@ class RowCells {
 
   void Write(uint64_t value) const {
     ForEach([&](uint64_t salt, std::byte* cell, size_t stride) {
-      const uint64_t bits = Mix(value, salt);
+      const uint64_t bits = Cell(value, salt);
       for (uint32_t d = 0; d < kHeadDim; ++d) {
         const auto part = static_cast<uint16_t>(bits >> (16 * d));
         std::memcpy(cell + d * stride, &part, sizeof(part));
@@ -49,11 +49,15 @@ class RowCells {
     });
     return value;
   }
+  // Four halves below 2 in magnitude: what similar reuse compares must be finite.
+  static uint64_t Cell(uint64_t value, uint64_t salt) {
+    return Mix(value, salt) & ~uint64_t{0x4000400040004000};
+  }
   // What Read returns after Write(value).
   static uint64_t Written(uint64_t value) {
     uint64_t read = 0;
     for (uint64_t salt = 0; salt < 2 * kLayers * kKvHeads; ++salt) {
-      read = Mix(read, Mix(value, salt) ^ salt);
+      read = Mix(read, Cell(value, salt) ^ salt);
     }
     return read;
   }

@@ -85,6 +85,8 @@ Harness::Harness(HarnessOptions options) : model_(options.model) {
   cache.budget_bytes = options.pages * cache.shape.page_bytes();
   cache.model_fingerprint = model_.fingerprint();
   cache.poison = true;
+  cache.similar = options.similar;
+  for (SimilarTrials& trials : cache.similar_model.calibrated) trials = {.trials = 60};
   auto created = CreateCache(cache);
   KVLINK_CHECK(created.ok()) << created.status().message();
   cache_ = std::move(*created);

@@ -45,6 +45,7 @@ struct HarnessOptions {
   FakeModelOptions model;
   uint32_t pages = 256;
   Sharing sharing = Sharing::kExact;
+  SimilarOptions similar;
 };
 
 class Harness {

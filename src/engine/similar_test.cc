@@ -1,0 +1,215 @@
+// Similar reuse through the engine: which rows run, what leaves, falling back, shadows.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "engine/engine.h"
+#include "engine/testing/harness.h"
+
+namespace kvlink::engine {
+namespace {
+
+using testing::Greedy;
+using testing::Harness;
+using testing::HarnessOptions;
+using testing::Outcome;
+using testing::Prompt;
+
+constexpr uint32_t kPromptTokens = 1200;
+
+enum class Check { kAcceptsAll, kRefusesAll, kWantsMore };
+
+// The fake model's rows are hashes of all before them, so that behind an edit every row is another:
+// what a check says depends on its thresholds alone.
+HarnessOptions With(Check check) {
+  HarnessOptions options = {.model = {.eos_bias = -100}, .pages = 2048};
+  SimilarOptions& similar = options.similar;
+  similar.policy = SimilarPolicy::kOn;
+  similar.max_reuse_distance = 1024;
+  similar.always_shadowed = 0;
+  similar.shadow_share = 0;
+  similar.wasted_compute_share = 1;
+  similar.accept_blast_radius = check == Check::kAcceptsAll ? 1e9 : 0;
+  similar.refuse_blast_radius = check == Check::kRefusesAll ? 0 : 1e9;
+  return options;
+}
+
+// The prompt with another clock in its first line.
+GenerationRequest Clock(uint32_t time, uint32_t max_tokens = 12) {
+  GenerationRequest request = Greedy(Prompt(kPromptTokens, 1), max_tokens);
+  for (uint32_t i = 0; i < 4; ++i) {
+    request.prompt[6 + i] = static_cast<TokenId>(2 + (time * 7 + i * 5) % 40);
+  }
+  request.similar = SimilarPolicy::kOn;
+  return request;
+}
+
+void WaitForShadows(Harness& harness, uint64_t count) {
+  for (int i = 0; i < 2000 && harness.engine().Stats().cache.shadows < count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(harness.engine().Stats().cache.shadows, count);
+}
+
+TEST(SimilarRequests, RunOnlyTheRowsThatWereSelected) {
+  Harness harness(With(Check::kAcceptsAll));
+  const auto donor = harness.Run(Clock(1));
+  EXPECT_EQ(donor->report().similar_reason, SimilarReason::kNoDonor);
+  const uint64_t rows = harness.model().counters().rows;
+  const auto outcome = harness.Run(Clock(2));
+  const RequestReport& report = outcome->report();
+  EXPECT_EQ(report.similar_reason, SimilarReason::kNone);
+  EXPECT_GT(report.similar_tokens, kPromptTokens * 8 / 10);
+  EXPECT_EQ(report.cached_tokens + report.similar_tokens + report.computed_tokens, kPromptTokens);
+  EXPECT_EQ(harness.model().counters().rows - rows, report.computed_tokens + 11);
+  // Each token once, although the prompt's rows came in several runs.
+  EXPECT_EQ(report.generated_tokens, 12u);
+  EXPECT_EQ(outcome->StreamedTokens(0), report.branches[0].tokens);
+  EXPECT_EQ(outcome->StreamedTokens(0).size(), 12u);
+  EXPECT_EQ(harness.engine().Stats().similar_prompt_tokens, report.similar_tokens);
+  harness.ExpectIdle();
+}
+
+TEST(SimilarRequests, RunInChunksAsOthersDo) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.engine.chunk_tokens = 5;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  const auto outcome = harness.Run(Clock(2));
+  HarnessOptions whole = With(Check::kAcceptsAll);
+  Harness other(whole);
+  other.Run(Clock(1));
+  EXPECT_EQ(outcome->report().branches[0].tokens, other.Run(Clock(2))->report().branches[0].tokens);
+}
+
+TEST(SimilarRequests, FallBackToTheExactAnswer) {
+  Harness harness(With(Check::kRefusesAll));
+  harness.Run(Clock(1));
+  const auto outcome = harness.Run(Clock(2));
+  const RequestReport& report = outcome->report();
+  EXPECT_TRUE(report.fell_back);
+  EXPECT_EQ(report.similar_reason, SimilarReason::kBlastRadius);
+  EXPECT_EQ(report.similar_tokens, 0u);
+  EXPECT_GT(report.computed_tokens, kPromptTokens - report.cached_tokens);  // the attempt as well
+  EXPECT_EQ(outcome->times_started(), 1);
+  harness.ExpectReference(Clock(2), *outcome);
+  harness.ExpectIdle();
+}
+
+TEST(SimilarRequests, ComputeMoreWhenInDoubt) {
+  Harness harness(With(Check::kWantsMore));
+  harness.Run(Clock(1));
+  const auto outcome = harness.Run(Clock(2));
+  const RequestReport& report = outcome->report();
+  EXPECT_TRUE(report.enlarged);
+  // More rows gave other logits here, as a hash does.
+  EXPECT_TRUE(report.fell_back);
+  EXPECT_EQ(report.similar_reason, SimilarReason::kDiverged);
+  harness.ExpectReference(Clock(2), *outcome);
+  harness.ExpectIdle();
+}
+
+TEST(SimilarRequests, LeaveNothingThatAnExactRequestFinds) {
+  Harness harness(With(Check::kAcceptsAll));
+  harness.Run(Clock(1));
+  EXPECT_GT(harness.Run(Clock(2))->report().similar_tokens, 0u);
+  GenerationRequest exact = Clock(2);
+  exact.similar = SimilarPolicy::kOff;
+  const auto outcome = harness.Run(exact);
+  harness.ExpectReference(exact, *outcome);
+  EXPECT_EQ(outcome->report().similar_reason, SimilarReason::kPolicy);
+}
+
+TEST(SimilarRequests, NeverBorrowForPromptLogprobs) {
+  Harness harness(With(Check::kAcceptsAll));
+  harness.Run(Clock(1));
+  GenerationRequest request = Clock(2);
+  request.prompt_logprobs = 0;
+  const auto outcome = harness.Run(request);
+  EXPECT_EQ(outcome->report().similar_tokens, 0u);
+  harness.ExpectReference(request, *outcome);
+}
+
+TEST(SimilarRequests, BranchOffAsOthersDo) {
+  Harness harness(With(Check::kAcceptsAll));
+  harness.Run(Clock(1));
+  GenerationRequest request = Clock(2, 20);
+  request.n = 5;
+  request.sampling.temperature = 1;
+  const auto outcome = harness.Run(request);
+  EXPECT_GT(outcome->report().similar_tokens, 0u);
+  ASSERT_EQ(outcome->report().branches.size(), 5u);
+  for (uint32_t b = 0; b < 5; ++b) EXPECT_EQ(outcome->StreamedTokens(b).size(), 20u);
+  GenerationRequest beams = Clock(3, 8);
+  beams.beam_search = true;
+  beams.n = beams.best_of = 3;
+  EXPECT_EQ(harness.Run(beams)->report().branches.size(), 3u);
+  harness.ExpectIdle();
+}
+
+TEST(SimilarRequests, WaitForOneFullPrefillWhenTheyComeTogether) {
+  Harness harness(With(Check::kAcceptsAll));
+  harness.Hold();
+  std::vector<std::shared_ptr<Outcome>> outcomes = {harness.Submit(Clock(1, 2))};
+  harness.WaitUntilHeld();
+  for (uint32_t time = 2; time < 10; ++time) outcomes.push_back(harness.Submit(Clock(time, 2)));
+  harness.Release();
+  uint64_t computed = 0;
+  for (const auto& outcome : outcomes) {
+    outcome->WaitUntilFinished();
+    computed += outcome->report().computed_tokens;
+  }
+  EXPECT_LT(computed, 2 * kPromptTokens);
+  harness.ExpectIdle();
+}
+
+TEST(SimilarRequests, CanBeCancelledBeforeTheCheck) {
+  Harness harness(With(Check::kAcceptsAll));
+  harness.Run(Clock(1));
+  harness.Hold();
+  RequestId id = 0;
+  const auto outcome = harness.Submit(Clock(2), &id);
+  harness.WaitUntilHeld();
+  harness.engine().Cancel(id);
+  harness.Release();
+  outcome->WaitUntilFinished();
+  harness.Run(Clock(3));
+  harness.ExpectIdle();
+}
+
+TEST(Shadows, FindOutInIdleTimeThatAnAnswerWasWrong) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.similar.always_shadowed = 1000;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  EXPECT_GT(harness.Run(Clock(2))->report().similar_tokens, 0u);
+  WaitForShadows(harness, 1);
+  const EngineStats stats = harness.engine().Stats();
+  EXPECT_EQ(stats.cache.shadow_failures, 1u);
+  EXPECT_GT(stats.shadow_tokens, kPromptTokens / 2);
+  EXPECT_EQ(stats.requests, 2u);  // nobody asked for it
+  EXPECT_EQ(stats.finished, 2u);
+  // One wrong answer in one trial: the cluster is closed.
+  const auto outcome = harness.Run(Clock(3));
+  EXPECT_EQ(outcome->report().similar_reason, SimilarReason::kClusterClosed);
+  harness.ExpectReference(Clock(3), *outcome);
+}
+
+TEST(Shadows, GiveWayToRequests) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.similar.always_shadowed = 1000;
+  options.engine.chunk_tokens = 100;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  harness.Run(Clock(2));
+  for (uint32_t i = 0; i < 5; ++i) {
+    const GenerationRequest request = Greedy(Prompt(500, 100 + i), 4);
+    harness.ExpectReference(request, *harness.Run(request));
+  }
+  WaitForShadows(harness, 1);
+  harness.ExpectIdle();
+}
+
+}  // namespace
+}  // namespace kvlink::engine
