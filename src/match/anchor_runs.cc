@@ -18,6 +18,8 @@ struct Open {
   uint32_t next_donor_position = 0;  // where the next anchor must stand to go on with it
 };
 
+uint32_t PositionOf(const KeyPlace& place) { return place.position; }
+
 }  // namespace
 
 PromptAnchors::PromptAnchors(std::span<const KeyPlace> by_position) {
@@ -26,6 +28,7 @@ PromptAnchors::PromptAnchors(std::span<const KeyPlace> by_position) {
   for (const KeyPlace& place : by_position) {
     by_key_.push_back({place.key, static_cast<uint32_t>(positions_.size())});
     positions_.push_back(place.position);
+    tags_.push_back(static_cast<uint8_t>(place.tag));
   }
   std::ranges::sort(by_key_);
 }
@@ -59,7 +62,10 @@ std::vector<PromptAnchors::Run> PromptAnchors::Runs(std::span<const KeyPlace> do
     for (const Open& before : open) {
       const uint32_t step = position - positions_[i - 1];
       const uint32_t donor_position = before.next_donor_position + step;
-      if (!std::ranges::binary_search(places[i], donor_position, {}, &KeyPlace::position)) continue;
+      const auto place = std::ranges::lower_bound(places[i], donor_position, {}, PositionOf);
+      if (place == places[i].end() || place->position != donor_position || place->tag != tags_[i]) {
+        continue;
+      }
       Run& run = runs[before.run];
       run.last = position;
       run.donor_last = donor_position;
@@ -71,6 +77,7 @@ std::vector<PromptAnchors::Run> PromptAnchors::Runs(std::span<const KeyPlace> do
     const bool may_start = followed == 0 || places[i].size() <= kMostPlaces;
     for (const KeyPlace& place : places[i]) {
       if (!may_start || still_open.size() == kMostOpen) break;
+      if (place.tag != tags_[i]) continue;
       const auto is_same = [&](const Open& o) { return o.next_donor_position == place.position; };
       if (std::any_of(still_open.begin(),
                       still_open.begin() + static_cast<std::ptrdiff_t>(followed), is_same)) {

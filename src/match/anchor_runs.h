@@ -1,7 +1,8 @@
 // How many rows two prompts seem to share, from their anchors alone: runs of neighbouring anchors
 // at one distance (position in the donor - position in the prompt), of which a chain is taken that
 // is ascending in both. What they share by chance stands at many distances, and what stands in
-// another order is in no chain, so that neither counts.
+// another order is in no chain, so that neither counts. Nor do anchors of the same classes but
+// other raw ids: a list of other numbers is found, and then seen to be another.
 #pragma once
 
 #include <compare>
@@ -12,11 +13,14 @@
 
 namespace kvlink::match {
 
-// A key and where its n-gram starts.
+// A key, where its n-gram starts, and its tag.
 struct KeyPlace {
   uint32_t key = 0;
-  uint32_t position = 0;
-  auto operator<=>(const KeyPlace&) const = default;
+  uint32_t position : 24 = 0;  // prompts end long before 16 million tokens
+  uint32_t tag : 8 = 0;
+  bool operator==(const KeyPlace& other) const { return Packed() == other.Packed(); }
+  auto operator<=>(const KeyPlace& other) const { return Packed() <=> other.Packed(); }
+  uint64_t Packed() const { return uint64_t{key} << 32 | uint64_t{position} << 8 | tag; }
 };
 
 class PromptAnchors {
@@ -45,6 +49,7 @@ class PromptAnchors {
   std::vector<Run> Runs(std::span<const KeyPlace> donor, uint32_t exact_tokens) const;
 
   std::vector<uint32_t> positions_;
+  std::vector<uint8_t> tags_;
   std::vector<std::pair<uint32_t, uint32_t>> by_key_;  // {key, index into positions_}
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "base/random.h"
@@ -25,10 +26,13 @@ class AnchorRuns : public ::testing::Test {
     for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(vocabulary));
     return tokens;
   }
-  static std::vector<KeyPlace> AnchorsOf(const Tokens& tokens) {
+  static std::vector<KeyPlace> AnchorsOf(const Tokens& tokens, const NormalTokens& classes = {}) {
     std::vector<KeyPlace> places;
-    for (const Anchor& anchor : Winnow(GramHashes(tokens, NormalTokens()), 8)) {
-      places.push_back({static_cast<uint32_t>(anchor.hash >> 32), anchor.position});
+    std::vector<Anchor> anchors = Winnow(GramHashes(tokens, classes), 8);
+    TagAnchors(tokens, &anchors);
+    for (const Anchor& anchor : anchors) {
+      places.push_back(
+          {static_cast<uint32_t>(anchor.hash >> 32), anchor.position & 0xffffffu, anchor.tag});
     }
     return places;
   }
@@ -68,6 +72,27 @@ TEST_F(AnchorRuns, DoNotCountWhatIsSharedByChance) {
   EXPECT_LT(Shared(a, b), 30u) << "nearly all n-grams in common, at a thousand distances";
 }
 
+TEST_F(AnchorRuns, DoNotCountAListOfOtherNumbers) {
+  const std::vector<std::string> texts = {"seats", "price", ":", "1", "2", "3", "4", "5"};
+  const NormalTokens classes(texts);
+  const auto list = [&] {
+    Tokens tokens;
+    for (int i = 0; i < 60; ++i) {
+      const auto digit = [&] { return static_cast<TokenId>(3 + random_.Below(5)); };
+      tokens = tokens + Tokens{0, 2, digit(), 1, 2, digit(), digit()};
+    }
+    return tokens;
+  };
+  const Tokens a = list(), b = list();
+  const auto shared = [&](const Tokens& prompt, const Tokens& donor) {
+    std::vector<KeyPlace> by_key = AnchorsOf(donor, classes);
+    std::ranges::sort(by_key);
+    return PromptAnchors(AnchorsOf(prompt, classes)).SharedRows(by_key, 0, 16);
+  };
+  EXPECT_LT(shared(a, b), 60u);
+  EXPECT_GT(shared(a, a), 400u);
+}
+
 TEST_F(AnchorRuns, TakeRepetitionsInStride) {
   Tokens repeated;
   const Tokens line = Text(20);
@@ -81,7 +106,7 @@ TEST_F(AnchorRuns, TakeRepetitionsInStride) {
 }
 
 TEST_F(AnchorRuns, KeysBehindAreUniqueAndAscending) {
-  const std::vector<KeyPlace> places = {{5, 0}, {3, 4}, {5, 9}, {5, 12}, {1, 20}};
+  const std::vector<KeyPlace> places = {{5, 0, 0}, {3, 4, 0}, {5, 9, 0}, {5, 12, 0}, {1, 20, 0}};
   const PromptAnchors anchors(places);
   EXPECT_EQ(anchors.KeysBehind(0), (std::vector<uint32_t>{1, 3, 5}));
   EXPECT_EQ(anchors.KeysBehind(5), (std::vector<uint32_t>{1, 5}));

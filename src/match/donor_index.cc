@@ -24,7 +24,7 @@ class Keys {
     std::vector<KeyPlace> keys;
     keys.reserve(anchors.size());
     for (const Anchor& anchor : anchors) {
-      keys.push_back({Cut(anchor.hash ^ salt_), anchor.position});
+      keys.push_back({Cut(anchor.hash ^ salt_), anchor.position & 0xffffffu, anchor.tag});
     }
     return keys;
   }
@@ -73,7 +73,6 @@ class DonorIndex::Query {
     return {bands.begin(), bands.end()};
   }
 
-  // Runs that seem as short as alignment would keep are a handful of words that many texts share.
   uint32_t SharedRows(const Donor& donor, uint32_t min_rows) {
     if (donor.window <= sketch_.window) {
       return anchors_.SharedRows(donor.anchors, exact_tokens_, min_rows);
@@ -196,19 +195,24 @@ std::optional<DonorMatch> DonorIndex::Find(const Root& root, const Sketch& sketc
   Query query(keys, sketch, exact_tokens);
   VoteTally tally;
   Vote(query, space->second, &tally);
-  DonorMatch best;
-  uint64_t best_age = 0;
+  const Donor* best = nullptr;
+  uint32_t best_rows = 0;
   for (const uint32_t number : Shortlist(tally)) {
     const Donor& donor = donors_[number];
-    const uint32_t rows = query.SharedRows(donor, options_.min_run);
-    if (rows < best.estimated_rows) continue;
-    if (rows == best.estimated_rows && donor.age < best_age) continue;
-    best = {.donor = donor.id, .donor_tokens = donor.num_tokens, .estimated_rows = rows};
-    best_age = donor.age;
+    const uint32_t rows = query.SharedRows(donor, options_.min_run / 2);
+    const bool is_newer = best == nullptr || donor.age > best->age;
+    if (rows < best_rows || (rows == best_rows && !is_newer)) continue;
+    best = &donor;
+    best_rows = rows;
   }
+  // Runs that seem as short as alignment may drop are a handful of words that many texts share.
   // Estimates are low by the ends of the runs.
-  if (4 * best.estimated_rows < 3 * options_.min_reused_rows) return std::nullopt;
-  return best;
+  if (best == nullptr ||
+      4 * query.SharedRows(*best, options_.min_run) < 3 * options_.min_reused_rows) {
+    return std::nullopt;
+  }
+  return DonorMatch{
+      .donor = best->id, .donor_tokens = best->num_tokens, .estimated_rows = best_rows};
 }
 
 void DonorIndex::Vote(const Query& query, const Space& space, VoteTally* tally) const {

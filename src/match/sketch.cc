@@ -64,7 +64,7 @@ std::vector<Anchor> Winnow(std::span<const uint64_t> hashes, uint32_t window) {
     for (uint32_t i = begin + 1; i < end; ++i) {
       if (hashes[i] <= hashes[chosen]) chosen = i;
     }
-    anchors.push_back({hashes[chosen], chosen});
+    anchors.push_back({.hash = hashes[chosen], .position = chosen});
   };
   choose_from(0, window);
   for (uint32_t end = window + 1; end <= hashes.size(); ++end) {
@@ -73,10 +73,20 @@ std::vector<Anchor> Winnow(std::span<const uint64_t> hashes, uint32_t window) {
       choose_from(begin, end);
     } else if (hashes[end - 1] < hashes[chosen]) {
       chosen = end - 1;
-      anchors.push_back({hashes[chosen], chosen});
+      anchors.push_back({.hash = hashes[chosen], .position = chosen});
     }
   }
   return anchors;
+}
+
+void TagAnchors(std::span<const TokenId> tokens, std::vector<Anchor>* anchors) {
+  for (Anchor& anchor : *anchors) {
+    uint64_t ids = 0;
+    for (const TokenId token : tokens.subspan(anchor.position, kGram)) {
+      ids = Mix(ids ^ static_cast<uint32_t>(token));
+    }
+    anchor.tag = static_cast<uint8_t>(ids >> 56);
+  }
 }
 
 // A window's smallest hash is the smallest of the anchors in it, because every narrower window
@@ -158,6 +168,7 @@ Sketch MakeSketch(std::span<const TokenId> tokens, const NormalTokens& classes,
     sketch.anchors = Winnow(hashes, sketch.window);
   }
   if (sketch.anchors.size() > limit) sketch.anchors.resize(limit);
+  TagAnchors(tokens, &sketch.anchors);
   return sketch;
 }
 

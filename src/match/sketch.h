@@ -33,6 +33,7 @@ constexpr uint32_t kBands = kSignatureBins / kBandRows;
 struct Anchor {
   uint64_t hash = 0;
   uint32_t position = 0;  // of the 3-gram's first token
+  uint8_t tag = 0;        // of its raw ids: the same classes may stand for other numbers
   bool operator==(const Anchor&) const = default;
 };
 
@@ -55,6 +56,8 @@ std::vector<uint64_t> GramHashes(std::span<const TokenId> tokens, const NormalTo
 // The smallest hash of every `window` neighbours, each place once; the last among equals, unless
 // the one chosen before still counts. Of fewer than `window` hashes the smallest.
 std::vector<Anchor> Winnow(std::span<const uint64_t> hashes, uint32_t window);
+// Sets the anchors' tags.
+void TagAnchors(std::span<const TokenId> tokens, std::vector<Anchor>* anchors);
 // The anchors that a wider window would have kept: some of equal hashes may lie elsewhere.
 std::vector<Anchor> Coarsen(std::span<const Anchor> anchors, uint32_t num_tokens, uint32_t window);
 

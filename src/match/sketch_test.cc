@@ -162,6 +162,17 @@ TEST(MakeSketch, NeverKeepsMoreAnchorsThanItMay) {
   }
 }
 
+TEST(MakeSketch, TagsTellNumbersApartThatClassesDoNot) {
+  const std::vector<std::string> texts = {"a", "b", "7", "9"};
+  const NormalTokens classes(texts);
+  const Sketch seven = MakeSketch(Tokens{0, 2, 1}, classes, kDefaults);
+  const Sketch nine = MakeSketch(Tokens{0, 3, 1}, classes, kDefaults);
+  ASSERT_EQ(seven.anchors.size(), 1u);
+  EXPECT_EQ(seven.anchors[0].hash, nine.anchors[0].hash);
+  EXPECT_NE(seven.anchors[0].tag, nine.anchors[0].tag);
+  EXPECT_EQ(seven.signature, nine.signature);
+}
+
 double Jaccard(const std::set<uint64_t>& a, const std::set<uint64_t>& b) {
   size_t both = 0;
   for (const uint64_t hash : a) both += b.contains(hash) ? 1 : 0;
@@ -178,8 +189,8 @@ TEST(Signature, AgreesInAsManyPlacesAsTheSetsAreSimilar) {
       for (int round = 0; round < kRounds; ++round) {
         std::vector<Anchor> a, b;
         for (size_t i = 0; i < size; ++i) {
-          a.push_back({random.Next(), 0});
-          b.push_back(random.Unit() < share ? a.back() : Anchor{random.Next(), 0});
+          a.push_back({.hash = random.Next()});
+          b.push_back(random.Unit() < share ? a.back() : Anchor{.hash = random.Next()});
         }
         agreement += Agreement(SignatureOf(a), SignatureOf(b)) / double{kSignatureBins};
         jaccard += Jaccard(HashesOf(a), HashesOf(b));
@@ -197,8 +208,8 @@ TEST(Signature, BandsCollideAsOftenAsTheoryExpects) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<Anchor> a, b;
     for (size_t i = 0; i < 300; ++i) {
-      a.push_back({random.Next(), 0});
-      b.push_back(random.Unit() < 0.5 ? a.back() : Anchor{random.Next(), 0});
+      a.push_back({.hash = random.Next()});
+      b.push_back(random.Unit() < 0.5 ? a.back() : Anchor{.hash = random.Next()});
     }
     const double s = Jaccard(HashesOf(a), HashesOf(b));
     expected += 1 - std::pow(1 - std::pow(s, kBandRows), kBands);
