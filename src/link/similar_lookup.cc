@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "link/lookup.h"
 #include "match/alignment.h"
+#include "match/value_edits.h"
 #include "verify/edit_class.h"
 #include "verify/forward_check.h"
 #include "verify/row_selection.h"
@@ -26,34 +27,6 @@ SimilarReason Excluded(const CacheState& state, const LookupRequest& request, ui
   const uint64_t needed = uint64_t{exact_tokens} + state.options.similar.min_reused_rows;
   if (request.tokens.size() < needed) return SimilarReason::kNothingToGain;
   return state.donors->IsEmpty() ? SimilarReason::kNoDonor : SimilarReason::kNone;
-}
-
-// The kinds of tokens between two positions, each run of one kind once: "12:05" and "7:30" have the
-// same.
-std::vector<uint32_t> KindsOf(std::span<const TokenId> tokens, uint32_t begin, uint32_t end,
-                              const match::NormalTokens& classes) {
-  std::vector<uint32_t> kinds;
-  for (const TokenId token : tokens.subspan(begin, end - begin)) {
-    const uint32_t kind = classes.ClassOf(token);
-    if (kinds.empty() || kinds.back() != kind) kinds.push_back(kind);
-  }
-  return kinds;
-}
-
-// Whether every edit has the same kinds of tokens on both sides. What follows the last span is no
-// edit.
-bool OnlyValues(std::span<const TokenId> tokens, std::span<const TokenId> donor,
-                std::span<const ReuseSpan> spans, const match::NormalTokens& classes) {
-  uint32_t end = 0, donor_end = 0;
-  for (const ReuseSpan& span : spans) {
-    if (KindsOf(tokens, end, span.position, classes) !=
-        KindsOf(donor, donor_end, span.donor_position, classes)) {
-      return false;
-    }
-    end = span.end();
-    donor_end = span.donor_end();
-  }
-  return true;
 }
 
 // Whether the forward check lets these donor tokens stand in, and with which rows.
