@@ -28,7 +28,8 @@ namespace kvlink::kernel {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Weights to fetch into the cache on the way: `step` bytes for every group or chunk of a tile.
+// Weights to fetch into the cache on the way: `step` bytes for every block, or chunk of
+// floats, of a tile.
 struct Ahead {
   const uint8_t* next = nullptr;
   size_t step = 0;
@@ -64,16 +65,21 @@ using VI16 = hn::Vec<IntI16>;
 constexpr uint32_t kColumnLanes = hn::MaxLanes(IntF());
 constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
 
-// Rows of the highest tile; columns of a tile of `rows`: as many accumulators as registers allow.
+// Rows of the highest tile; columns of a tile. Where registers are few, the accumulators stay in
+// memory: that costs a load and a store a block, but the tile can be higher, and loads of
+// activations and weights are what limits it.
 #if HWY_TARGET <= HWY_AVX3
-constexpr uint32_t kIntTileRows = 6;
-constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
+constexpr bool kSumsInMemory = false;
+constexpr uint32_t IntTileRows(uint32_t) { return 6; }
+constexpr uint32_t kIntTileColumns = 2;
 #elif HWY_TARGET == HWY_AVX2
-constexpr uint32_t kIntTileRows = 4;
-constexpr uint32_t IntTileColumns(uint32_t rows) { return rows == 1 ? 2 : 1; }
+constexpr bool kSumsInMemory = true;
+constexpr uint32_t IntTileRows(uint32_t bits) { return bits == 4 || bits == 8 ? 4 : 3; }
+constexpr uint32_t kIntTileColumns = 2;
 #else
-constexpr uint32_t kIntTileRows = 4;
-constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
+constexpr bool kSumsInMemory = false;
+constexpr uint32_t IntTileRows(uint32_t) { return 4; }
+constexpr uint32_t kIntTileColumns = 2;
 #endif
 
 // How the int8 dot product of this target works.
@@ -113,6 +119,13 @@ HWY_INLINE VI16 SignedPairs(VU8 w, VI x) {
   return VI16{_mm512_maddubs_epi16(_mm512_abs_epi8(w.raw), x_sign)};
 }
 #endif
+// Keeps the compiler from collecting all products of a block before it adds the first: it would
+// spill them.
+template <class V>
+HWY_INLINE void AddNow(V& sum) {
+  asm("" : "+v"(sum.raw));
+}
+
 // Vectors of `bits` whose pairs fit one int16: pairs are at most 2 * 127 * (2^bits - 1).
 constexpr uint32_t PairSteps(uint32_t bits) {
   return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
@@ -150,6 +163,27 @@ template <WeightType kType, uint32_t kRows, uint32_t kColumns>
 struct IntTileOf {
   static constexpr PackedLayout kLayout = LayoutOf(kType);
   using Sums = VI[kRows][kColumns];
+
+  // The sums of the blocks so far.
+  struct Accumulators {
+    VF v[kRows][kColumns];
+    float* at;
+
+    HWY_INLINE VF Get(uint32_t t, uint32_t c) const {
+      if constexpr (!kSumsInMemory) return v[t][c];
+      return Load(t, c);
+    }
+    HWY_INLINE void Set(uint32_t t, uint32_t c, VF sum) {
+      if constexpr (kSumsInMemory) return Store(t, c, sum);
+      v[t][c] = sum;
+    }
+    HWY_INLINE VF Load(uint32_t t, uint32_t c) const {
+      return hn::LoadU(IntF(), at + t * kPanelRows + c * kColumnLanes);
+    }
+    HWY_INLINE void Store(uint32_t t, uint32_t c, VF sum) const {
+      hn::StoreU(sum, IntF(), at + t * kPanelRows + c * kColumnLanes);
+    }
+  };
 
   const uint8_t* column[kColumns];  // at the current group
   uint32_t lane[kColumns];          // of a column in its half
@@ -217,7 +251,11 @@ struct IntTileOf {
         } else {
           pairs[t][c] = hn::Add(pairs[t][c], v);
         }
-        if constexpr (kLast) sums[t][c] = hn::Add(sums[t][c], PairSums(pairs[t][c]));
+        AddNow(pairs[t][c]);
+        if constexpr (kLast) {
+          sums[t][c] = hn::Add(sums[t][c], PairSums(pairs[t][c]));
+          AddNow(sums[t][c]);
+        }
       }
     }
   }
@@ -278,7 +316,7 @@ struct IntTileOf {
                    Half(c, kLayout.scales_of(kLayout.group)));
   }
 
-  HWY_INLINE void AddBlock(uint32_t b, uint32_t i, VF (&acc)[kRows][kColumns]) const {
+  HWY_INLINE void AddBlock(uint32_t b, uint32_t i, Accumulators& acc) const {
     const IntF df;
     Sums sums;
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
@@ -294,15 +332,16 @@ struct IntTileOf {
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
       const VF scale = hn::Set(df, Block(t, b).scale);
       KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
-        acc[t][c] = hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc[t][c]);
+        VF sum = hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c));
         if constexpr (kLayout.affine())
-          acc[t][c] = hn::MulAdd(m[c], hn::Set(df, Block(t, b).scaled_sum), acc[t][c]);
+          sum = hn::MulAdd(m[c], hn::Set(df, Block(t, b).scaled_sum), sum);
+        acc.Set(t, c, sum);
       }
     }
   }
 
   // A block whose halves have their own scales.
-  HWY_INLINE void AddPairedBlock(uint32_t b, uint32_t i, VF (&acc)[kRows][kColumns]) const {
+  HWY_INLINE void AddPairedBlock(uint32_t b, uint32_t i, Accumulators& acc) const {
     const IntF df;
     KVLINK_UNROLL for (uint32_t k = 0; k < 2; k++) {
       Sums sums;
@@ -319,8 +358,8 @@ struct IntTileOf {
       KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) d[c] = PairScale(c, i, k);
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
         const VF scale = hn::Set(df, Block(t, b).scale);
-        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c] =
-            hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc[t][c]);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.Set(
+            t, c, hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c)));
       }
     }
   }
@@ -328,31 +367,33 @@ struct IntTileOf {
 
 template <WeightType kType, uint32_t kRows>
 HWY_INLINE void MultiplyIntTile(const IntTile& a) {
-  constexpr uint32_t kColumns = IntTileColumns(kRows);
+  using Tile = IntTileOf<kType, kRows, kIntTileColumns>;
   constexpr PackedLayout kLayout = LayoutOf(kType);
-  const IntF df;
-  IntTileOf<kType, kRows, kColumns> tile(a);
+  Tile tile(a);
   Ahead ahead = a.ahead;
-  float* acc_at = a.acc + a.column * kColumnLanes;
-  VF acc[kRows][kColumns];
-  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c] =
-          hn::LoadU(df, acc_at + t * kPanelRows + c * kColumnLanes);
+  typename Tile::Accumulators acc;
+  acc.at = a.acc + a.column * kColumnLanes;
+  if constexpr (!kSumsInMemory) {
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+        KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) acc.v[t][c] = acc.Load(t, c);
+  }
   for (uint32_t first = 0; first < a.blocks; first += kLayout.group) {
     const uint32_t num = std::min(kLayout.group, a.blocks - first);
     for (uint32_t i = 0; i < num; i++) {
+      ahead.Step();
       if constexpr (kLayout.pairs()) {
         tile.AddPairedBlock(first + i, i, acc);
       } else {
         tile.AddBlock(first + i, i, acc);
       }
     }
-    ahead.Step();
-    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) tile.column[c] += kLayout.group_bytes();
+    KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) tile.column[c] +=
+        kLayout.group_bytes();
   }
-  KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
-          hn::StoreU(acc[t][c], df, acc_at + t * kPanelRows + c * kColumnLanes);
+  if constexpr (!kSumsInMemory) {
+    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+        KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) acc.Store(t, c, acc.v[t][c]);
+  }
 }
 
 #undef KVLINK_UNROLL
@@ -361,8 +402,8 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
 
 constexpr uint32_t kColumnLanes = kLanes16;
 constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
-constexpr uint32_t kIntTileRows = 1;
-constexpr uint32_t IntTileColumns(uint32_t) { return 1; }
+constexpr uint32_t IntTileRows(uint32_t) { return 1; }
+constexpr uint32_t kIntTileColumns = 1;
 
 // Weight `k` of block i of a half's lane.
 template <WeightType kType>

@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 constexpr uint32_t kMaxSlice = 128;  // rows
 constexpr size_t kSliceBytes = size_t{320} << 10;
 constexpr size_t kChunkBytes = size_t{20} << 10;
-constexpr size_t kAhead = 3072;  // bytes
+constexpr size_t kAhead = 8192;  // bytes
 
 // One call of Multiply, for one part of the matrix.
 struct Product {
@@ -88,17 +88,17 @@ HWY_ATTR inline void StoreSums(const Product& p, uint32_t row, uint32_t rows, ui
 template <WeightType kType>
 struct IntKernel {
   static constexpr PackedLayout kLayout = LayoutOf(kType);
-  static constexpr uint32_t kTileRows = kIntTileRows;
+  static constexpr uint32_t kTileRows = IntTileRows(kLayout.bits);
   static constexpr uint32_t kStep = 8 * kQuantBlock;
   static constexpr size_t kStepBytes = 8 / kLayout.group * kLayout.group_bytes();
   static constexpr size_t kStepInputBytes = 8 * sizeof(QuantBlock);
-  static constexpr size_t AheadBytes(uint32_t) { return kLayout.group_bytes(); }
+  static constexpr size_t AheadBytes(uint32_t) { return kLayout.group_bytes() / kLayout.group; }
 
   template <uint32_t kRows>
   HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
                             float* sums, const uint8_t* next, size_t next_step) {
     IntTile tile = {w, 0, x, x_stride, inputs / kQuantBlock, sums, {next, next_step}};
-    for (; tile.column < kPanelColumns; tile.column += IntTileColumns(kRows)) {
+    for (; tile.column < kPanelColumns; tile.column += kIntTileColumns) {
       MultiplyIntTile<kType, kRows>(tile);
       tile.ahead = {};
     }
