@@ -143,7 +143,8 @@ class Sequence {
 
   // A branch that shares rows [0, num_tokens) copy-on-write; num_tokens <= num_ready.
   // `max_new_tokens` decides between a difference block and a full copy of the tail block.
-  // kResourceExhausted when there is no page for the copy.
+  // kResourceExhausted when there is no page for the copy; kFailedPrecondition when rows are borrowed
+  // and the first token was not checked: they may all run again.
   virtual Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) = 0;
 };
 
@@ -167,7 +168,9 @@ struct CacheStats {
   uint64_t fallbacks = 0;       // a plan that could not be honoured became computing
   uint64_t output_splices = 0;  // own outputs recognised in later prompts
   // Similar reuse. `similar_outcomes` counts how each request that asked for it ended (kNone:
-  // accepted); similar_tokens are the donor's rows in accepted requests.
+  // accepted), once a Begin; those that were cancelled before their verdict count nowhere.
+  // similar_tokens are the donor's rows in accepted requests, similar_waits the lookups that found
+  // a donor which is still being computed.
   std::array<uint64_t, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes{};
   uint64_t similar_attempts = 0, similar_enlarged = 0, similar_waits = 0;
   uint64_t shadows = 0, shadow_failures = 0;
