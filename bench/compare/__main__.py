@@ -70,6 +70,8 @@ def parse_arguments():
     add("--minutes", type=float, default=0, help="begin no measurement after so many; 0: no limit")
     add("--run-timeout", type=float, default=600, metavar="S", help="seconds that one measurement may take")
     add("--context", type=int, default=8192, help="tokens of a slot of llama-server")
+    add("--kv-memory", type=int, default=4 << 30, metavar="BYTES",
+        help="KV that kvlink and vLLM may hold, and host cache of llama-server beside its slots")
     add("--kvlink-args", default="", help="further options of kvlink serve")
     add("--llama-args", default="", help="further options of llama-server")
     add("--vllm-args", default="", help="further options of vLLM's server")

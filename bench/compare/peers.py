@@ -16,8 +16,6 @@ from environments import HERE, LOGS, python_of
 from kvlink_bench import ROOT, kvlink_bench
 from processes import Failed, ServerProcess, checked, cpu_seconds, free_port, peak_resident_bytes
 
-KV_BYTES = 4 << 30  # what every server may keep of the KV of earlier requests and of running ones
-
 
 def json_of(command, timeout_s, tag, environment=None):
     """The JSON object on the last line of a command's output."""
@@ -141,13 +139,13 @@ class Kvlink(ServerPeer):
     def start(self, case):
         settings = self.settings
         return self._process([settings.kvlink, "serve", "--quiet", "--model", settings.model, "--model-name", "m",
-                              "--threads", settings.threads, "--sharing", self.sharing, "--kv-memory", KV_BYTES,
+                              "--threads", settings.threads, "--sharing", self.sharing, "--kv-memory", settings.kv_memory,
                               "--max-seqs", max(16, case.concurrency * case.branches), *shlex.split(settings.kvlink_args)])
 
     def workload_process(self, case):
         figures = kvlink_bench(self.settings, "--workload", case.workload, "--limit", str(case.limit), "--ignore-eos",
                                "--concurrency", str(case.concurrency), "--modes", self.sharing,
-                               "--kv-memory", str(KV_BYTES))
+                               "--kv-memory", str(self.settings.kv_memory))
         return figures["modes"][self.sharing]
 
     def operation(self, operation):
@@ -165,7 +163,7 @@ class KvlinkOff(Kvlink):
 class LlamaServer(ServerPeer):
     name = "llama-server"
     parts = ("http", "concurrency", "shared")
-    cache = ["--cache-ram", str(KV_BYTES >> 20)]
+    caches = True
 
     def prepare(self):
         settings = self.settings
@@ -173,10 +171,11 @@ class LlamaServer(ServerPeer):
 
     def start(self, case):
         settings = self.settings
+        cache = ["--cache-ram", settings.kv_memory >> 20] if self.caches else ["--no-cache-prompt", "--cache-ram", "0"]
         slots = max(case.concurrency, case.branches)  # one for each request in flight, with a context of its own
         return self._process([self.tools / "llama-server", "-m", settings.model, "-a", "m", "-t", settings.threads,
                               "-tb", settings.threads, "-fa", "on", "-c", settings.context * slots, "-np", slots,
-                              "--no-kv-unified", "--no-webui", "--host", "127.0.0.1", *self.cache,
+                              "--no-kv-unified", "--no-webui", "--host", "127.0.0.1", *cache,
                               *shlex.split(settings.llama_args)])
 
 
@@ -184,7 +183,7 @@ class LlamaServerNoCache(LlamaServer):
     """Computes every prompt, as `--sharing off` does: the same work."""
     name = "llama-server-nocache"
     parts = ("off",)
-    cache = ["--no-cache-prompt", "--cache-ram", "0"]
+    caches = False
 
 
 class LlamaTools(LlamaServer):
@@ -238,7 +237,7 @@ class Vllm(ServerPeer):
         return self._process([self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model,
                               "--served-model-name", "m", "--host", "127.0.0.1", "--max-num-seqs", 16,
                               "--max-num-batched-tokens", 4096, "--enforce-eager", "--enable-prefix-caching",
-                              "--enable-prompt-tokens-details", "--kv-cache-memory-bytes", KV_BYTES,
+                              "--enable-prompt-tokens-details", "--kv-cache-memory-bytes", self.settings.kv_memory,
                               *shlex.split(self.settings.vllm_args)], quiet)
 
     def forget(self):

@@ -72,16 +72,20 @@ class Report:
         rows = []
         for case, by_peer in part.items():
             own = by_peer.get("kvlink", {}).get("rounds", {})
-            row = [case, f"{number(middle(own, 'tok_per_s'), 1)} ({spread(own, 'tok_per_s'):.0%})"]
+            row = [case, self._rate(own)]
             for peer in ("llama.cpp", "openvino"):
                 other = by_peer.get(peer, {}).get("rounds", {})
                 times = ratio(own, other, "tok_per_s")
                 aim = cases.OPERATION_AIMS.get(self.weight_type, {}).get(peer, {}).get(case)
-                row += [f"{number(middle(other, 'tok_per_s'), 1)} ({spread(other, 'tok_per_s'):.0%})", number(times, 2, "x"),
+                row += [self._rate(other), number(times, 2, "x"),
                         self._aim(f"{case} against {peer}", times, aim)]
             rows.append(row)
         header = ["operation", "kvlink (spread)", "llama.cpp", "ratio", "aim", "OpenVINO", "ratio", "aim"]
         return f"## {TITLES['ops']}\n\n" + markdown(header, rows)
+
+    @staticmethod
+    def _rate(rounds):
+        return f"{middle(rounds, 'tok_per_s'):.1f} ({spread(rounds, 'tok_per_s'):.0%})" if rounds else "-"
 
     def compared(self, case):
         """Peer -> (its rounds, kvlink's rounds under the same conditions)."""
