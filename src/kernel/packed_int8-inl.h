@@ -74,7 +74,7 @@ constexpr uint32_t IntTileRows(uint32_t) { return 6; }
 constexpr uint32_t kIntTileColumns = 2;
 #elif HWY_TARGET == HWY_AVX2
 constexpr bool kSumsInMemory = true;
-constexpr uint32_t IntTileRows(uint32_t bits) { return bits == 4 || bits == 8 ? 4 : 3; }
+constexpr uint32_t IntTileRows(uint32_t) { return 6; }
 constexpr uint32_t kIntTileColumns = 2;
 #else
 constexpr bool kSumsInMemory = false;
