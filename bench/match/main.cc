@@ -1,4 +1,4 @@
-// bench/match: how well and at what cost a donor is found for a prompt that is similar to earlier
+// bench_match: how well and at what cost a donor is found for a prompt that is similar to earlier
 // ones. docs/similar.md has figures and how to read them.
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +17,8 @@ namespace kvlink::bench {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: match [--workload FILE.jsonl]... [--model FILE.gguf] [--window N] [--seed N]\n"
-    "             [--prefill-rate TOKENS_PER_S] [--donors N,N,...]\n"
+    "usage: bench_match [--workload FILE.jsonl]... [--model FILE.gguf] [--window N] [--seed N]\n"
+    "                   [--prefill-rate TOKENS_PER_S] [--donors N,N,...]\n"
     "Recall, precision and cost of finding donors, on workloads and on generated prompts.\n";
 
 struct Options {
