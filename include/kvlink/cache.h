@@ -55,6 +55,11 @@ struct LookupRequest {
   // Not kOff: rows of a similar prompt may stand in behind the exact ones. kOff is right for
   // whoever needs exact answers; CacheOptions::similar.policy must permit it, too.
   SimilarPolicy similar = SimilarPolicy::kOff;
+  // Nobody sees the answer, and the exact run of the prompt follows: kinds of requests that failed
+  // too often may borrow as well, and the verdict, when it accepts, asks for the comparison
+  // (Verdict::shadow). So a kind that was closed can prove itself again, at the cost of what failed
+  // attempts may waste. Not counted as a request.
+  bool trial = false;
 };
 
 enum class MissReason : uint8_t {
@@ -143,8 +148,8 @@ class Sequence {
 
   // A branch that shares rows [0, num_tokens) copy-on-write; num_tokens <= num_ready.
   // `max_new_tokens` decides between a difference block and a full copy of the tail block.
-  // kResourceExhausted when there is no page for the copy; kFailedPrecondition when rows are borrowed
-  // and the first token was not checked: they may all run again.
+  // kResourceExhausted when there is no page for the copy; kFailedPrecondition when rows are
+  // borrowed and the first token was not checked: they may all run again.
   virtual Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) = 0;
 };
 

@@ -17,33 +17,30 @@ constexpr uint32_t kTopTokens = 64;  // of a distribution that are compared one 
 }  // namespace
 
 std::unique_ptr<Attempt> Attempt::Start(std::shared_ptr<CacheState> state, SimilarPlan plan,
-                                        const verify::Cluster& cluster, SimilarPolicy policy,
-                                        uint32_t exact_tokens, uint32_t num_tokens) {
-  if (!state->gate->TryReserve(plan.selection.num_computed)) return nullptr;
-  return std::unique_ptr<Attempt>(
-      new Attempt(std::move(state), std::move(plan), cluster, policy, exact_tokens, num_tokens));
+                                        const AttemptTerms& terms) {
+  std::unique_ptr<Attempt> attempt(new Attempt(std::move(state), std::move(plan), terms));
+  return attempt->Reserve() ? std::move(attempt) : nullptr;
 }
 
-Attempt::Attempt(std::shared_ptr<CacheState> state, SimilarPlan plan,
-                 const verify::Cluster& cluster, SimilarPolicy policy, uint32_t exact_tokens,
-                 uint32_t num_tokens)
-    : state_(std::move(state)),
-      cluster_(cluster),
-      policy_(policy),
-      exact_tokens_(exact_tokens),
-      num_tokens_(num_tokens),
-      plan_(std::move(plan)),
-      reserved_rows_(plan_.selection.num_computed) {}
+Attempt::Attempt(std::shared_ptr<CacheState> state, SimilarPlan plan, const AttemptTerms& terms)
+    : state_(std::move(state)), terms_(terms), plan_(std::move(plan)) {}
 
 // Cancelled: it failed in nothing, so nothing was wasted.
 Attempt::~Attempt() {
   if (!is_over_) state_->gate->Settle(reserved_rows_, 0);
 }
 
+bool Attempt::Reserve() {
+  const uint32_t rows = plan_.selection.num_computed;
+  if (!state_->gate->TryReserve(rows)) return false;
+  reserved_rows_ += rows;
+  return true;
+}
+
 Verdict Attempt::Judge(std::span<const float> logits, std::span<const float> deviation) {
   KVLINK_CHECK(!is_over_) << "an attempt has one verdict";
   SimilarOptions options = state_->options.similar;
-  if (policy_ == SimilarPolicy::kStrict) options.policy = SimilarPolicy::kStrict;
+  if (terms_.policy == SimilarPolicy::kStrict) options.policy = SimilarPolicy::kStrict;
   rows_run_ += plan_.selection.num_computed;
   Evidence evidence = EvidenceOf(logits, deviation);
   Verdict verdict = verify::Judge(evidence, options);
@@ -75,8 +72,8 @@ Evidence Attempt::EvidenceOf(std::span<const float> logits,
   evidence.before = before_;
   const std::vector<float> received(plan_.spans.back().donor_end(), 1.0f);
   evidence.blast_radius = verify::BlastRadius({.spans = plan_.spans,
-                                               .exact_tokens = exact_tokens_,
-                                               .num_tokens = num_tokens_,
+                                               .exact_tokens = terms_.exact_tokens,
+                                               .num_tokens = terms_.num_tokens,
                                                .received = received,
                                                .deviation = deviation},
                                               plan_.selection);
@@ -85,32 +82,37 @@ Evidence Attempt::EvidenceOf(std::span<const float> logits,
 
 bool Attempt::Enlarge(std::span<const float> deviation) {
   Selection larger = verify::SelectRows({.spans = plan_.spans,
-                                         .exact_tokens = exact_tokens_,
-                                         .num_tokens = num_tokens_,
+                                         .exact_tokens = terms_.exact_tokens,
+                                         .num_tokens = terms_.num_tokens,
                                          .received = {},
                                          .deviation = deviation},
                                         state_->layers, state_->options.similar, &plan_.selection);
-  if (!state_->gate->TryReserve(larger.num_computed)) return false;
-  reserved_rows_ += larger.num_computed;
   plan_.selection = std::move(larger);
-  plan_.reused_rows = num_tokens_ - exact_tokens_ - plan_.selection.num_computed;
+  if (!Reserve()) return false;
+  plan_.reused_rows = terms_.num_tokens - terms_.exact_tokens - plan_.selection.num_computed;
   state_->counters->similar_enlarged.Add();
   return true;
 }
 
 void Attempt::Accept(Verdict* verdict) {
   is_over_ = true;
-  state_->gate->Settle(reserved_rows_, 0);
-  state_->gate->CountComputed(rows_run_);
+  SimilarGate& gate = *state_->gate;
+  if (terms_.is_trial) {
+    gate.Settle(reserved_rows_, rows_run_);
+    verdict->shadow = gate.AddShadow(terms_.cluster);
+    return;
+  }
+  gate.Settle(reserved_rows_, 0);
+  gate.CountComputed(rows_run_);
   state_->counters->CountOutcome(SimilarReason::kNone);
   state_->counters->similar_tokens.Add(plan_.reused_rows);
-  verdict->shadow = state_->gate->CountAccept(cluster_);
+  verdict->shadow = gate.CountAccept(terms_.cluster);
 }
 
 Verdict Attempt::GiveUp(SimilarReason reason) {
   is_over_ = true;
   state_->gate->Settle(reserved_rows_, rows_run_);
-  state_->counters->CountOutcome(reason);
+  if (!terms_.is_trial) state_->counters->CountOutcome(reason);
   return {.action = Verdict::Action::kFallBack, .reason = reason};
 }
 

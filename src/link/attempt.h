@@ -14,12 +14,19 @@
 
 namespace kvlink::link {
 
+struct AttemptTerms {
+  verify::Cluster cluster;
+  SimilarPolicy policy = SimilarPolicy::kOn;
+  bool is_trial = false;  // nobody sees the answer: no outcome, and all rows are wasted
+  uint32_t exact_tokens = 0;
+  uint32_t num_tokens = 0;
+};
+
 class Attempt {
  public:
   // Null: the budget of failed attempts does not permit it.
   static std::unique_ptr<Attempt> Start(std::shared_ptr<CacheState> state, SimilarPlan plan,
-                                        const verify::Cluster& cluster, SimilarPolicy policy,
-                                        uint32_t exact_tokens, uint32_t num_tokens);
+                                        const AttemptTerms& terms);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -35,16 +42,14 @@ class Attempt {
   const Selection& selection() const { return plan_.selection; }
 
  private:
-  Attempt(std::shared_ptr<CacheState> state, SimilarPlan plan, const verify::Cluster& cluster,
-          SimilarPolicy policy, uint32_t exact_tokens, uint32_t num_tokens);
+  Attempt(std::shared_ptr<CacheState> state, SimilarPlan plan, const AttemptTerms& terms);
+  bool Reserve();  // what the selection may waste
   Evidence EvidenceOf(std::span<const float> logits, std::span<const float> deviation) const;
   bool Enlarge(std::span<const float> deviation);
   void Accept(Verdict* verdict);
 
   const std::shared_ptr<CacheState> state_;
-  const verify::Cluster cluster_;
-  const SimilarPolicy policy_;
-  const uint32_t exact_tokens_, num_tokens_;
+  const AttemptTerms terms_;
   SimilarPlan plan_;
   std::optional<TopLogits> before_;  // the enlargement
   uint64_t reserved_rows_ = 0;       // of the budget: all that ran or may run

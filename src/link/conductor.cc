@@ -74,7 +74,7 @@ Result<std::unique_ptr<Sequence>> Conductor::Begin(const LookupRequest& request,
     if (borrowing) return borrowing;
   }
   auto exact = BeginExact(request, plan);
-  if (exact.ok() && request.similar != SimilarPolicy::kOff) {
+  if (exact.ok() && request.similar != SimilarPolicy::kOff && !request.trial) {
     state_->counters->CountOutcome(reason);
   }
   return exact;
@@ -127,9 +127,12 @@ std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request
       *reason = is_gone ? SimilarReason::kDonorGone : similar.reason;
       return nullptr;
     }
-    const verify::Cluster cluster = ClusterOf(root, similar.plan->edit);
-    auto attempt = Attempt::Start(state_, std::move(*similar.plan), cluster, request.similar,
-                                  match.num_tokens, size);
+    const AttemptTerms terms{.cluster = ClusterOf(root, similar.plan->edit),
+                             .policy = request.similar,
+                             .is_trial = request.trial,
+                             .exact_tokens = match.num_tokens,
+                             .num_tokens = size};
+    auto attempt = Attempt::Start(state_, std::move(*similar.plan), terms);
     if (attempt == nullptr) {
       *reason = SimilarReason::kBudget;
       return nullptr;
@@ -140,7 +143,7 @@ std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request
       return nullptr;
     }
   }
-  state_->counters->similar_attempts.Add();
+  if (!request.trial) state_->counters->similar_attempts.Add();
   CountBegun(request, plan, fresh);
   return sequence;
 }

@@ -260,6 +260,51 @@ TEST_F(SimilarCheckTest, FailedShadowsCloseTheKindOfRequestAndNoOther) {
   EXPECT_EQ(reason_of(Prompt(99), other), SimilarReason::kNone);
 }
 
+TEST_F(SimilarCheckTest, TrialsThatNobodySeesOpenAKindOfRequestAgain) {
+  harness_.options.similar_model.calibrated[static_cast<size_t>(EditClass::kWords)] = {100, 90};
+  harness_.Create();
+  Lend(1);
+  const auto request_of = [&](const Tokens& prompt, bool trial) {
+    LookupRequest request = harness_.Similar(prompt);
+    request.trial = trial;
+    return request;
+  };
+  for (uint64_t i = 0; i < 60; ++i) {
+    const Tokens prompt = Prompt(10 + i);
+    EXPECT_EQ(harness_.cache->Lookup(request_of(prompt, false)).similar_reason,
+              SimilarReason::kClusterClosed);
+    Running run = harness_.Start(request_of(prompt, true));
+    ASSERT_TRUE(run.tainted);
+    harness_.Compute(run);
+    const Verdict verdict = run->CheckFirstToken(Certain(1));
+    EXPECT_EQ(verdict.action, Action::kAccept);
+    ASSERT_NE(verdict.shadow, 0u);
+    harness_.cache->RecordShadow(verdict.shadow, true);
+  }
+  EXPECT_EQ(AllOutcomes(), 0u) << "no request";
+  EXPECT_EQ(Stats().similar_attempts, 0u);
+  EXPECT_EQ(Stats().similar_tokens, 0u);
+  EXPECT_EQ(Stats().shadows, 60u);
+  const Tokens prompt = Prompt(99);
+  EXPECT_EQ(harness_.cache->Lookup(request_of(prompt, false)).similar_reason, SimilarReason::kNone);
+}
+
+TEST_F(SimilarCheckTest, TrialsArePaidForAsFailedAttemptsAre) {
+  harness_.options.similar.wasted_compute_share = 0.002;  // 200 rows of the head start
+  harness_.Create();
+  Lend(1);
+  const Tokens prompt = Prompt(2);
+  LookupRequest request = harness_.Similar(prompt);
+  request.trial = true;
+  for (int i = 0; i < 2; ++i) {
+    Running run = harness_.Start(request);
+    ASSERT_TRUE(run.tainted);
+    harness_.Compute(run);
+    EXPECT_EQ(run->CheckFirstToken(Certain(1)).action, Action::kAccept);
+  }
+  EXPECT_EQ(harness_.Start(request).plan.similar_reason, SimilarReason::kBudget);
+}
+
 TEST_F(SimilarCheckTest, ChangedNumbersAreAClassOfTheirOwn) {
   harness_.options.similar_model.token_texts.resize(50000);
   for (size_t i = 0; i < 10; ++i) {

@@ -48,7 +48,15 @@ uint64_t SimilarGate::reserved_rows() {
 
 uint64_t SimilarGate::CountAccept(const verify::Cluster& cluster) {
   const MutexLock lock(mutex_);
-  if (!ledger_.CountAccept(cluster)) return 0;
+  return ledger_.CountAccept(cluster) ? NewShadow(cluster) : 0;
+}
+
+uint64_t SimilarGate::AddShadow(const verify::Cluster& cluster) {
+  const MutexLock lock(mutex_);
+  return NewShadow(cluster);
+}
+
+uint64_t SimilarGate::NewShadow(const verify::Cluster& cluster) {
   if (shadows_.size() >= kMostShadows) shadows_.erase(shadows_.begin());
   shadows_[++last_shadow_] = cluster;
   return last_shadow_;

@@ -38,10 +38,14 @@ class SimilarGate {
 
   // An answer leaves. Not 0: run its shadow, under this number.
   uint64_t CountAccept(const verify::Cluster& cluster);
+  // A shadow beside an answer that nobody sees.
+  uint64_t AddShadow(const verify::Cluster& cluster);
   // False: nobody asked for this one.
   bool RecordShadow(uint64_t shadow, bool agreed, base::TimePoint now);
 
  private:
+  uint64_t NewShadow(const verify::Cluster& cluster) KVLINK_REQUIRES(mutex_);
+
   bool is_calibrated_ = false;
   base::Mutex mutex_;
   verify::ClusterLedger ledger_ KVLINK_GUARDED_BY(mutex_);

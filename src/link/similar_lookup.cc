@@ -23,7 +23,7 @@ SimilarReason Excluded(const CacheState& state, const LookupRequest& request, ui
   // Rows that must run although they are there are asked for to see exact logits.
   const bool is_shared = request.reuse && state.options.sharing != Sharing::kOff;
   if (!is_shared || request.min_compute > 1) return SimilarReason::kPolicy;
-  if (!state.gate->is_calibrated()) return SimilarReason::kUncalibrated;
+  if (!request.trial && !state.gate->is_calibrated()) return SimilarReason::kUncalibrated;
   const uint64_t needed = uint64_t{exact_tokens} + state.options.similar.min_reused_rows;
   if (request.tokens.size() < needed) return SimilarReason::kNothingToGain;
   return state.donors->IsEmpty() ? SimilarReason::kNoDonor : SimilarReason::kNone;
@@ -55,7 +55,7 @@ SimilarMatch Try(const CacheState& state, const LookupRequest& request, const ma
   SimilarPlan plan;
   plan.edit = verify::ClassOfEdits(
       alignment.spans, OnlyValues(request.tokens, donor, alignment.spans, state.donors->classes()));
-  if (!state.gate->IsOpen(ClusterOf(root, plan.edit), state.options.clock())) {
+  if (!request.trial && !state.gate->IsOpen(ClusterOf(root, plan.edit), state.options.clock())) {
     match.reason = SimilarReason::kClusterClosed;
     return match;
   }
