@@ -95,6 +95,14 @@ TEST_F(DonorIndexTest, BehindATemplateFindsOneOfTheNewest) {
   EXPECT_GE(*found, 284u);
 }
 
+// As when eviction spares what many use: newer donors that nobody used go first.
+TEST_F(DonorIndexTest, AnOldDonorIsFoundWhenTheNewerOnesAreGone) {
+  const Tokens policy = Text(800);
+  for (DonorId id = 0; id < 100; ++id) Lend(id, Text(12) + policy);
+  for (DonorId id = 1; id < 100; ++id) index_.Erase(id);
+  EXPECT_EQ(Find(Text(12) + policy), 0u);
+}
+
 TEST_F(DonorIndexTest, ATemplateDoesNotHideTheDonorWhoseBodyIsAlike) {
   const Tokens policy = Text(600);
   std::vector<Tokens> bodies;

@@ -22,12 +22,14 @@ void PostingTable::Add(uint32_t key, uint32_t donor) {
   }
   ++slot.frequency;
   slot.head = TakeNode(donor, slot.head);
-  uint32_t last = slot.head;
-  for (uint32_t size = 1; size < kBucketSize && nodes_[last].next != kNone; ++size) {
-    last = nodes_[last].next;
+  uint32_t size = 0, last_newest = kNone;
+  for (uint32_t node = slot.head; node != kNone; node = nodes_[node].next) {
+    if (++size == kNewest) last_newest = node;
   }
-  const uint32_t pushed_out = std::exchange(nodes_[last].next, kNone);
-  if (pushed_out != kNone) free_.push_back(pushed_out);
+  if (size <= kBucketSize) return;
+  const uint32_t pushed_out = nodes_[last_newest].next;
+  nodes_[last_newest].next = nodes_[pushed_out].next;
+  free_.push_back(pushed_out);
 }
 
 void PostingTable::Remove(uint32_t key, uint32_t donor) {

@@ -1,13 +1,14 @@
-// PostingTable: from a 32-bit key to the newest donors that have it, at most kBucketSize of them,
-// and to how many have it at all.
+// PostingTable: from a 32-bit key to donors that have it, at most kBucketSize of them, and to how
+// many have it at all. Of more, the newest are kept, and a few of the oldest: an old donor that
+// many use outlives newer ones that nobody does, and must still be found when those are gone.
 //
 //   slots (open addressing, linear probing)      nodes
 //   [key | frequency | head] ------------------> {donor, next} -> {donor, next}     newest first
 //
 // Invariants
 //   1. frequency(key) == number of Add(key, ...) without their Remove; a slot without is gone.
-//   2. A bucket holds min(frequency, kBucketSize) donors or fewer, only such as were added last:
-//      removing one of them does not bring back one that was pushed out.
+//   2. A bucket holds min(frequency, kBucketSize) donors or fewer: a full one pushes out its
+//      (kNewest + 1)-th, and removing another does not bring that one back.
 // Keys are hashes: two different things may have one. Whoever finds a donor here looks at the
 // donor. Memory: 16 to 24 bytes a key and 8 a posting; slots are given back as keys go, nodes are
 // kept for reuse until the table is empty. Cost: O(1). Threads: const members may run at the same
@@ -24,6 +25,7 @@ namespace kvlink::match {
 class PostingTable {
  public:
   static constexpr uint32_t kBucketSize = 16;
+  static constexpr uint32_t kNewest = 12;
 
   struct Bucket {
     uint32_t frequency = 0;

@@ -16,14 +16,15 @@ std::vector<uint32_t> Donors(const PostingTable& table, uint32_t key) {
   return {bucket.donors.begin(), bucket.donors.begin() + bucket.size};
 }
 
-TEST(PostingTable, FindsTheNewestDonorsOfAKeyAndCountsAll) {
+TEST(PostingTable, FindsTheNewestAndSomeOfTheOldestDonorsAndCountsAll) {
   PostingTable table;
   EXPECT_EQ(table.Find(5).frequency, 0u);
   for (uint32_t donor = 0; donor < 40; ++donor) table.Add(5, donor);
   EXPECT_EQ(table.Find(5).frequency, 40u);
   const std::vector<uint32_t> donors = Donors(table, 5);
   ASSERT_EQ(donors.size(), PostingTable::kBucketSize);
-  for (uint32_t i = 0; i < donors.size(); ++i) EXPECT_EQ(donors[i], 39 - i);
+  for (uint32_t i = 0; i < 12; ++i) EXPECT_EQ(donors[i], 39 - i);
+  for (uint32_t i = 12; i < 16; ++i) EXPECT_EQ(donors[i], 15 - i);
   EXPECT_EQ(table.num_nodes(), PostingTable::kBucketSize) << "those pushed out take no memory";
 }
 
@@ -41,7 +42,7 @@ TEST(PostingTable, ForgetsAKeyWithItsLastDonor) {
 TEST(PostingTable, RemovesADonorThatWasPushedOut) {
   PostingTable table;
   for (uint32_t donor = 0; donor < 20; ++donor) table.Add(1, donor);
-  table.Remove(1, 0);
+  table.Remove(1, 4);
   EXPECT_EQ(table.Find(1).frequency, 19u);
   EXPECT_EQ(table.Find(1).size, PostingTable::kBucketSize);
 }
@@ -76,7 +77,9 @@ TEST(PostingTable, DoesWhatListsDo) {
         table.Add(key, next_donor);
         entry.all.push_back(next_donor);
         entry.shown.insert(entry.shown.begin(), next_donor++);
-        if (entry.shown.size() > PostingTable::kBucketSize) entry.shown.pop_back();
+        if (entry.shown.size() > PostingTable::kBucketSize) {
+          entry.shown.erase(entry.shown.begin() + PostingTable::kNewest);
+        }
       } else if (!entry.all.empty()) {
         const size_t which = random.Below(entry.all.size());
         const uint32_t donor = entry.all[which];
