@@ -124,69 +124,90 @@ void WriteSuperScales(const uint8_t* src, uint32_t first, uint8_t* dst, uint32_t
   }
 }
 
-// Lane `lane` (0..31) of a panel.
+// Blocks [first, last) of a row, one group, into lane `lane` of half a panel's group.
 template <WeightType kType>
-void PackIntRow(const uint8_t* src, uint32_t inputs, uint8_t* panel, uint32_t lane) {
+void PackGroup(const uint8_t* src, uint32_t first, uint32_t last, uint8_t* half, uint32_t lane) {
+  constexpr PackedLayout kLayout = LayoutOf(kType);
+  for (uint32_t i = 0; first + i < last; i++) {
+    Block block;
+    ReadBlock<kType>(src, first + i, &block);
+    WriteQuants<kLayout.bits>(block.u.data(), half + i * kLayout.quant_bytes(), lane);
+    uint8_t* scales = half + kLayout.scales_of(i);
+    if constexpr (kLayout.scales == ScaleKind::kF16 || kLayout.scales == ScaleKind::kF16Affine) {
+      std::memcpy(scales + lane * 2, &block.scales[0], 2);
+      if (kLayout.affine()) std::memcpy(scales + 32 + lane * 2, &block.scales[2], 2);
+    } else {
+      scales[lane] = block.scales[0];
+      scales[16 + lane] = block.scales[1];
+    }
+  }
+  WriteSuperScales<kType>(src, first, half + kLayout.scales_of(kLayout.group), lane);
+}
+
+// A panel of `rows` (up to 32). Group by group, so that what is written stays in the cache while
+// all rows meet it.
+template <WeightType kType>
+void PackIntPanel(std::span<const uint8_t* const> rows, uint32_t inputs, uint8_t* panel) {
   constexpr PackedLayout kLayout = LayoutOf(kType);
   const uint32_t blocks = inputs / kQuantBlock;
-  uint8_t* half = panel + lane / kLanes16 * kLayout.half_bytes();
-  lane %= kLanes16;
   for (uint32_t first = 0; first < blocks; first += kLayout.group) {
-    for (uint32_t i = 0; i < kLayout.group && first + i < blocks; i++) {
-      Block block;
-      ReadBlock<kType>(src, first + i, &block);
-      WriteQuants<kLayout.bits>(block.u.data(), half + i * kLayout.quant_bytes(), lane);
-      uint8_t* scales = half + kLayout.scales_of(i);
-      if constexpr (kLayout.scales == ScaleKind::kF16 || kLayout.scales == ScaleKind::kF16Affine) {
-        std::memcpy(scales + lane * 2, &block.scales[0], 2);
-        if (kLayout.affine()) std::memcpy(scales + 32 + lane * 2, &block.scales[2], 2);
-      } else {
-        scales[lane] = block.scales[0];
-        scales[16 + lane] = block.scales[1];
-      }
+    const uint32_t last = std::min(blocks, first + kLayout.group);
+    // Lanes without a row, blocks that the last group does not have, padding.
+    std::memset(panel, 0, kLayout.group_bytes());
+    for (uint32_t lane = 0; lane < rows.size(); lane++) {
+      PackGroup<kType>(rows[lane], first, last, panel + lane / kLanes16 * kLayout.half_bytes(),
+                       lane % kLanes16);
     }
-    WriteSuperScales<kType>(src, first, half + kLayout.scales_of(kLayout.group), lane);
-    half += kLayout.group_bytes();
+    panel += kLayout.group_bytes();
   }
 }
 
 // `kPair` inputs of a row lie together.
 template <typename T, uint32_t kPair>
-void PackFloatRow(const uint8_t* src, uint32_t inputs, uint8_t* panel, uint32_t lane) {
-  for (uint32_t i = 0; i < inputs; i++) {
-    const size_t at = (size_t{i / kPair} * kPanelRows + lane) * kPair + i % kPair;
-    std::memcpy(panel + at * sizeof(T), src + i * sizeof(T), sizeof(T));
+void PackFloatPanel(std::span<const uint8_t* const> rows, uint32_t inputs, uint8_t* panel) {
+  constexpr uint32_t kTile = 16;  // inputs
+  for (uint32_t first = 0; first < inputs; first += kTile) {
+    const uint32_t last = std::min(inputs, first + kTile);
+    const uint32_t padded = (last + 1) / 2 * 2;
+    std::memset(panel + size_t{first} * kPanelRows * sizeof(T), 0,
+                size_t{padded - first} * kPanelRows * sizeof(T));
+    for (uint32_t lane = 0; lane < rows.size(); lane++) {
+      for (uint32_t i = first; i < last; i++) {
+        const size_t at = (size_t{i / kPair} * kPanelRows + lane) * kPair + i % kPair;
+        std::memcpy(panel + at * sizeof(T), rows[lane] + i * sizeof(T), sizeof(T));
+      }
+    }
   }
 }
 
-using PackRowFn = void (*)(const uint8_t*, uint32_t, uint8_t*, uint32_t);
+using PackPanelFn = void (*)(std::span<const uint8_t* const>, uint32_t, uint8_t*);
 
-PackRowFn PackRowOf(WeightType type) {
+PackPanelFn PackPanelOf(WeightType type) {
   switch (type) {
     case WeightType::kQ4_0:
-      return PackIntRow<WeightType::kQ4_0>;
+      return PackIntPanel<WeightType::kQ4_0>;
     case WeightType::kQ4_1:
-      return PackIntRow<WeightType::kQ4_1>;
+      return PackIntPanel<WeightType::kQ4_1>;
     case WeightType::kQ5_0:
-      return PackIntRow<WeightType::kQ5_0>;
+      return PackIntPanel<WeightType::kQ5_0>;
     case WeightType::kQ5_1:
-      return PackIntRow<WeightType::kQ5_1>;
+      return PackIntPanel<WeightType::kQ5_1>;
     case WeightType::kQ8_0:
-      return PackIntRow<WeightType::kQ8_0>;
+      return PackIntPanel<WeightType::kQ8_0>;
     case WeightType::kQ4_K:
-      return PackIntRow<WeightType::kQ4_K>;
+      return PackIntPanel<WeightType::kQ4_K>;
     case WeightType::kQ5_K:
-      return PackIntRow<WeightType::kQ5_K>;
+      return PackIntPanel<WeightType::kQ5_K>;
     case WeightType::kQ6_K:
-      return PackIntRow<WeightType::kQ6_K>;
+      return PackIntPanel<WeightType::kQ6_K>;
     case WeightType::kF16:
-      return PackFloatRow<uint16_t, 1>;
+      return PackFloatPanel<uint16_t, 1>;
     case WeightType::kBF16:
-      return PackFloatRow<uint16_t, 2>;
+      return PackFloatPanel<uint16_t, 2>;
     case WeightType::kF32:
       break;
   }
-  return PackFloatRow<uint32_t, 1>;
+  return PackFloatPanel<uint32_t, 1>;
 }
 
 // Calls work(begin, end) for even shares of [0, n).
@@ -305,7 +326,7 @@ Result<PackedMatrix> PackedMatrix::Pack(uint32_t inputs, std::span<const Source>
                      r * (inputs / InputsOfBlock(s.type) * BytesOfBlock(s.type)));
   InParallel(w.panels_, threads, [&](uint32_t begin, uint32_t end) {
     for (const Part& part : w.parts_) {
-      const PackRowFn pack_row = PackRowOf(part.type);
+      const PackPanelFn pack_panel = PackPanelOf(part.type);
       const uint32_t last = std::min(end, part.first_panel + part.panels);
       for (uint32_t p = std::max(begin, part.first_panel); p < last; p++) {
         const size_t at = static_cast<size_t>(part.data - w.data_.get()) +
@@ -313,10 +334,7 @@ Result<PackedMatrix> PackedMatrix::Pack(uint32_t inputs, std::span<const Source>
         auto* panel = reinterpret_cast<uint8_t*>(w.data_.get() + at);
         const uint32_t first = (p - part.first_panel) * kPanelRows;
         const uint32_t lanes = std::min(kPanelRows, part.rows - first);
-        // Lanes without a row, unused blocks of the last group, padding.
-        std::memset(panel, 0, part.panel_bytes);
-        for (uint32_t lane = 0; lane < lanes; lane++)
-          pack_row(rows[part.first_row + first + lane], inputs, panel, lane);
+        pack_panel(std::span(rows).subspan(part.first_row + first, lanes), inputs, panel);
       }
     }
   });

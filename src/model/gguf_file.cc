@@ -34,8 +34,14 @@ GgufFile::~GgufFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void GgufFile::DropResidentPages() const {
-  madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+void GgufFile::DropResidentPages(std::span<const std::byte> range) const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto offset = static_cast<size_t>(range.data() - bytes_.data());
+  const size_t begin = (offset + page - 1) / page * page;
+  size_t end = offset + range.size();
+  if (end < bytes_.size()) end = end / page * page;
+  if (begin >= end) return;
+  madvise(const_cast<std::byte*>(bytes_.data() + begin), end - begin, MADV_DONTNEED);
 }
 
 Status GgufFile::Map() {

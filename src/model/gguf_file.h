@@ -32,8 +32,10 @@ class GgufFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   const gguf_context* keys() const { return keys_; }
   ggml_context* tensors() const { return tensors_; }
-  // Gives the mapped pages back to the system; a later read brings them in again.
-  void DropResidentPages() const;
+  // Gives the mapped pages back to the system, all of them or those that lie wholly in `range`, a
+  // part of bytes(); a later read brings them in again.
+  void DropResidentPages() const { DropResidentPages(bytes_); }
+  void DropResidentPages(std::span<const std::byte> range) const;
   // A string key, empty when absent or not a string.
   std::string Text(const char* key) const;
 

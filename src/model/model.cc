@@ -64,8 +64,9 @@ ModelInfo Describe(const GgufFile& file, const Dimensions& d) {
   return info;
 }
 
-// Copies the weights that the packed product knows. The file's pages are then given back to the
-// system; what is still read (embeddings, norms, other types) comes back on demand.
+// Copies the weights that the packed product knows, and gives the pages of the file that held them
+// back to the system at once, so that no more than one stack is in memory twice. What is still read
+// (embeddings, norms, other types) comes back on demand.
 Status PackWeights(const GgufFile& file, Network& network, bool* packed,
                    const std::function<void(double)>& progress) {
   const std::vector<Stack*> stacks = network.Stacks();
@@ -76,6 +77,12 @@ Status PackWeights(const GgufFile& file, Network& network, bool* packed,
   for (Stack* stack : stacks) {
     if (Status status = stack->Pack(num_threads); !status.ok()) return status;
     *packed |= stack->packed();
+    for (const Stack::Group& group : stack->groups()) {
+      for (const size_t i : group.layers) {
+        const ggml_tensor* weight = stack->layers()[i].weight;
+        file.DropResidentPages({static_cast<const std::byte*>(weight->data), ggml_nbytes(weight)});
+      }
+    }
     done += stack->weight_bytes();
     progress(static_cast<double>(done) / static_cast<double>(total));
   }
