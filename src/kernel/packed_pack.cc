@@ -48,10 +48,17 @@ void ReadSuperBlock(const uint8_t* src, uint32_t i, bool fifth_bits, Block* bloc
   }
   const uint8_t* high = src + 16;
   const uint8_t* nibbles = src + (fifth_bits ? 48 : 16) + i / 2 * 32;
-  const uint32_t shift = i % 2 * 4;
-  for (uint32_t k = 0; k < 32; k++) block->u[k] = nibbles[k] >> shift & 15;
-  if (!fifth_bits) return;
-  for (uint32_t k = 0; k < 32; k++) block->u[k] |= static_cast<uint8_t>((high[k] >> i & 1) << 4);
+  std::array<uint8_t, 32> u;  // of its own, so that the loops become vectors
+  if (i % 2 == 0) {
+    for (uint32_t k = 0; k < 32; k++) u[k] = nibbles[k] & 15;
+  } else {
+    for (uint32_t k = 0; k < 32; k++) u[k] = nibbles[k] >> 4;
+  }
+  if (fifth_bits) {
+    const auto bit = static_cast<uint8_t>(1u << i);
+    for (uint32_t k = 0; k < 32; k++) u[k] |= static_cast<uint8_t>((high[k] & bit) != 0 ? 16 : 0);
+  }
+  block->u = u;
 }
 
 // Block i of a super-block of Q6_K: {nibbles [128], high bits [64], scales [16], d}.
