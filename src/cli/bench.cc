@@ -71,7 +71,7 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
                  "RAM for KV; default: enough to run all users at once without sharing")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CLI::IsMember(KvTypeNames()))
+      ->check(CheckKvType, "f16, bf16 or q8_0")
       ->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
       ->check(CLI::Range(16, 1 << 24));

@@ -31,9 +31,10 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
 
 // What --kv-type may be: "f16", "bf16", "q8_0".
 std::vector<std::string> KvTypeNames();
+// For CLI::Option::check: empty for one of these, otherwise what is wrong with it.
+std::string CheckKvType(const std::string& name);
 inline constexpr const char* kKvTypeHelp =
     "Type of K and V in the cache: f16; bf16, as large and faster where the processor multiplies "
-    "it; "
-    "q8_0, half as large";
+    "it; q8_0, half as large";
 
 }  // namespace kvlink::cli

@@ -67,7 +67,7 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
                  "RAM for KV, such as 4GiB; default: half of what is free")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CLI::IsMember(KvTypeNames()))
+      ->check(CheckKvType, "f16, bf16 or q8_0")
       ->capture_default_str();
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))

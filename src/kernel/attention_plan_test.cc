@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <random>
 
@@ -147,6 +148,25 @@ TEST_F(PlanTest, OneThreadSplitsNothing) {
   EXPECT_EQ(one.tiles().size(), 1u);
   EXPECT_EQ(one.num_records(), 0u);
   EXPECT_GT(Plan(tables, {{0, 8191}}, 4).tiles().size(), 4u);
+}
+
+// Threads take the next item when they are done with one; the last one must not end much later than
+// the others.
+TEST_F(PlanTest, OneLongSequenceKeepsAllThreadsBusy) {
+  for (uint32_t tokens : {2048u, 7168u}) {
+    for (int threads : {2, 3, 4, 8}) {
+      const AttentionPlan plan = Plan({Table(tokens)}, {{0, tokens - 1}}, threads);
+      std::vector<double> busy(static_cast<size_t>(threads), 0.0);
+      double total = 0;
+      for (const WorkItem& item : plan.items()) {
+        const double cost = plan.tiles()[item.tile].cost;
+        *std::min_element(busy.begin(), busy.end()) += cost;
+        total += cost;
+      }
+      EXPECT_LT(*std::max_element(busy.begin(), busy.end()), 1.34 * total / threads)
+          << tokens << " tokens, " << threads << " threads";
+    }
+  }
 }
 
 TEST_F(PlanTest, RandomForestsArePlannedExactlyOnce) {

@@ -15,13 +15,14 @@ Status Invalid(std::string message) {
 
 std::string Str(uint64_t value) { return std::to_string(value); }
 
+// `where`() names the block: a message is made only for an error.
 Status ValidateDifference(const DifferenceView& difference, const KvShape& shape,
-                          const std::string& where) {
+                          const auto& where) {
   const uint32_t rows = shape.tokens_per_block;
   if (difference.cells == nullptr || difference.slots == nullptr)
-    return Invalid(where + ": its difference block has no cells or no slots");
+    return Invalid(where() + ": its difference block has no cells or no slots");
   if (difference.slot_stride != 0 && difference.slot_stride < rows) {
-    return Invalid(where + ": slot stride " + Str(difference.slot_stride) +
+    return Invalid(where() + ": slot stride " + Str(difference.slot_stride) +
                    " of its difference block is below the " + Str(rows) + " rows of a block");
   }
   const uint32_t maps = difference.slot_stride == 0 ? 1 : shape.num_layers;
@@ -30,7 +31,7 @@ Status ValidateDifference(const DifferenceView& difference, const KvShape& shape
     const int8_t* slots = difference.slots + size_t{layer} * difference.slot_stride;
     const int8_t largest = *std::max_element(slots, slots + rows);
     if (largest >= capacity) {
-      return Invalid(where + ": slot " + std::to_string(largest) + " of layer " + Str(layer) +
+      return Invalid(where() + ": slot " + std::to_string(largest) + " of layer " + Str(layer) +
                      " in a difference block of capacity " + Str(difference.capacity));
     }
   }
@@ -53,7 +54,8 @@ Status ValidateRun(const SpanTable& table, size_t index, uint64_t num_rows, cons
     const BlockView& block = table.blocks[b];
     if (block.page == nullptr) return Invalid(where() + ": block " + Str(b) + " has no page");
     if (block.difference == nullptr) continue;
-    Status s = ValidateDifference(*block.difference, shape, where() + ", block " + Str(b));
+    Status s =
+        ValidateDifference(*block.difference, shape, [&] { return where() + ", block " + Str(b); });
     if (!s.ok()) return s;
   }
   return Status::Ok();
