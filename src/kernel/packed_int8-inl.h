@@ -169,6 +169,8 @@ struct IntTileOf {
     VF v[kRows][kColumns];
     float* at;
 
+    HWY_INLINE explicit Accumulators(float* sums) : at(sums) {}
+
     HWY_INLINE VF Get(uint32_t t, uint32_t c) const {
       if constexpr (!kSumsInMemory) return v[t][c];
       return Load(t, c);
@@ -371,8 +373,7 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
   constexpr PackedLayout kLayout = LayoutOf(kType);
   Tile tile(a);
   Ahead ahead = a.ahead;
-  typename Tile::Accumulators acc;
-  acc.at = a.acc + a.column * kColumnLanes;
+  typename Tile::Accumulators acc(a.acc + a.column * kColumnLanes);
   if constexpr (!kSumsInMemory) {
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
         KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) acc.v[t][c] = acc.Load(t, c);
