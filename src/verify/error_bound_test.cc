@@ -23,7 +23,7 @@ TEST(UpperErrorBound, HasTheKnownValues) {
 }
 
 TEST(UpperErrorBound, GrowsWithFailuresAndShrinksWithTrials) {
-  for (uint64_t n = 1; n < 200; n += 7) {
+  for (uint64_t n = 1; n < 120; n += 13) {
     for (uint64_t k = 0; k < n; ++k) {
       ASSERT_GT(UpperErrorBound(k + 1, n, .95), UpperErrorBound(k, n, .95));
       ASSERT_LT(UpperErrorBound(k, n + 1, .95), UpperErrorBound(k, n, .95));
