@@ -18,12 +18,14 @@
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
 #include "cli/bench_shape.h"
+#include "cli/bench_similar.h"
 #include "cli/byte_size.h"
 #include "cli/command.h"
 #include "cli/kv_budget.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
 #include "cli/progress.h"
+#include "cli/similar_setup.h"
 #include "cli/workload.h"
 #include "kernel/paged_attention.h"
 
@@ -35,7 +37,7 @@ using nlohmann::ordered_json;
 struct BenchFlags {
   std::string model, workload, json, kv_memory, kv_type = "f16", url, model_name, api_key,
                                                 synthetic;
-  std::string endpoint = "chat";
+  std::string endpoint = "chat", similar = "on", calibration;
   std::vector<std::string> shapes;
   std::vector<std::string> modes = {"off", "exact"};
   uint32_t concurrency = 10, ctx = 0, chunk = 512, rounds = 7, decode_tokens = 64;
@@ -59,10 +61,16 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--threads", flags.threads,
                  "Threads that compute; default: physical cores that this process may use")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--modes", flags.modes, "Modes to run, in this order: off, exact")
+  app.add_option("--modes", flags.modes, "Modes to run, in this order: off, exact, similar")
       ->delimiter(',')
-      ->check(CLI::IsMember({"off", "exact"}))
+      ->check(CLI::IsMember({"off", "exact", "similar"}))
       ->capture_default_str();
+  app.add_option("--similar", flags.similar,
+                 "Policy of mode similar: on, or strict: accepted only when computing more changes "
+                 "nothing")
+      ->check(CLI::IsMember({"on", "strict"}))
+      ->capture_default_str();
+  app.add_option("--calibration", flags.calibration, kCalibrationHelp)->type_name("FILE");
   app.add_option("--json", flags.json, "Write the figures there as JSON")->type_name("FILE");
   app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
       ->check(CLI::Range(1, 65536))
@@ -227,6 +235,12 @@ class ModeRuns {
     return Status::Ok();
   }
 
+  // Before anything is measured: a calibration that is missing ends the run.
+  Status PrepareSimilar() {
+    if (std::ranges::find(flags_.modes, "similar") == flags_.modes.end()) return Status::Ok();
+    return SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration, model_, &similar_);
+  }
+
   // Faults the weights in, so that the first mode does not pay for all.
   Status WarmUp() {
     BenchEngineOptions options = options_;
@@ -245,6 +259,10 @@ class ModeRuns {
     ResetPeakResident();
     BenchEngineOptions options = options_;
     options.sharing = mode == "off" ? Sharing::kOff : Sharing::kExact;
+    if (mode == "similar") {
+      options.similar = similar_.similar;
+      options.similar_model = similar_.similar_model;
+    }
     auto target = BenchEngine::Create(model_, options);
     if (!target.ok()) return target.status();
     runs_.push_back(RunWithProgress(flags_, workload_, mode, **target));
@@ -252,8 +270,15 @@ class ModeRuns {
     figures_.push_back(Summarise(mode, runs_.back()));
     figures_.back().engine = (*target)->Figures(runs_.back().wall_s);
     figures_.back().engine->rss_bytes = PeakResidentBytes();
-    figures_.back().deadline_missed = (*target)->stats().deadline_missed;
-    return Status::Ok();
+    const engine::EngineStats stats = (*target)->stats();
+    figures_.back().deadline_missed = stats.deadline_missed;
+    if (mode != "similar") return Status::Ok();
+    figures_.back().similar = SimilarFiguresOf(stats);
+    CompareOptions compare;
+    compare.threads = threads();
+    compare.chunk = flags_.chunk;
+    compare.context = flags_.ctx;
+    return CompareWithExact(model_, workload_, compare, **target, &*figures_.back().similar);
   }
 
   int Report() {
@@ -267,8 +292,12 @@ class ModeRuns {
       break;
     }
     std::optional<bool> equal;
-    for (size_t i = 1; i < runs_.size(); ++i) {
-      equal = equal.value_or(true) && SameOutputs(runs_[0], runs_[i]);
+    // Answers from similar rows are not equal by design; how far they are is among their figures.
+    const WorkloadRun* first = nullptr;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      if (figures_[i].mode == "similar") continue;
+      if (first != nullptr) equal = equal.value_or(true) && SameOutputs(*first, runs_[i]);
+      if (first == nullptr) first = &runs_[i];
     }
     return Finish(flags_, std::filesystem::path(model_.info().path).filename().string(),
                   MachineJson(threads()), figures_, equal);
@@ -279,6 +308,7 @@ class ModeRuns {
   const Workload& workload_;
   const model::Model& model_;
   BenchEngineOptions options_;
+  CacheOptions similar_;  // of which mode similar takes what is about similar reuse
   std::vector<WorkloadRun> runs_;
   std::vector<ModeFigures> figures_;
 };
@@ -287,6 +317,7 @@ int RunModes(const BenchFlags& flags, const Workload& workload) {
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   ModeRuns modes(flags, workload, **model);
+  if (const Status status = modes.PrepareSimilar(); !status.ok()) return Fail(status);
   if (const Status status = modes.ChooseMemory(); !status.ok()) return Fail(status);
   if (const Status status = modes.WarmUp(); !status.ok()) return Fail(status);
   for (const std::string& mode : flags.modes) {
@@ -383,6 +414,9 @@ int Bench(const BenchFlags& flags) {
     if (std::count(flags.modes.begin(), flags.modes.end(), flags.modes[i]) > 1) {
       return bad("--modes: '" + flags.modes[i] + "' is there twice");
     }
+  }
+  if (!flags.shapes.empty() && std::ranges::find(flags.modes, "similar") != flags.modes.end()) {
+    return bad("--shape: mode similar needs the weights");
   }
   if (const Status status = CheckWritable(flags.json); !status.ok()) return Fail(status);
   if (!flags.shapes.empty()) return RunShapes(flags);

@@ -19,6 +19,8 @@ double SecondsSince(SteadyClock::time_point start, SteadyClock::time_point now) 
 }
 
 // One request under way: the engine's thread notes events, the user's thread waits.
+constexpr int kListed = 64;  // tokens of a step
+
 class Pending {
  public:
   explicit Pending(SteadyClock::time_point start) : start_(start) {}
@@ -28,6 +30,10 @@ class Pending {
     const std::lock_guard lock(mutex_);
     if (event.kind == engine::Event::Kind::kToken && event.token.token >= 0) {
       if (last_.empty()) outcome_.ttft_s = SecondsSince(start_, now);
+      if (!event.token.top.empty()) {
+        std::vector<ListedToken>& listed = listed_.emplace_back();
+        for (const auto& top : event.token.top) listed.push_back({top.token, top.logprob});
+      }
       const auto [last, first_of_branch] = last_.try_emplace(event.token.branch, now);
       if (!first_of_branch) {
         outcome_.itl_s.push_back(SecondsSince(last->second, now));
@@ -41,6 +47,9 @@ class Pending {
     }
   }
 
+  // With log-probabilities: of each token; after Wait.
+  std::vector<std::vector<ListedToken>>& listed() { return listed_; }
+
   std::pair<TurnOutcome, std::shared_ptr<const engine::RequestReport>> Wait() {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [&] { return report_ != nullptr; });
@@ -53,6 +62,7 @@ class Pending {
   std::condition_variable finished_;
   std::map<uint32_t, SteadyClock::time_point> last_;  // token of each branch
   TurnOutcome outcome_;
+  std::vector<std::vector<ListedToken>> listed_;
   std::shared_ptr<const engine::RequestReport> report_;
 };
 
@@ -82,11 +92,13 @@ const char* FailureOf(const engine::RequestReport& report) {
 }  // namespace
 
 BenchEngine::BenchEngine(const model::Model& model, std::unique_ptr<Cache> cache,
-                         std::unique_ptr<engine::Engine> engine, bool ignore_eos)
+                         std::unique_ptr<engine::Engine> engine, bool ignore_eos,
+                         SimilarPolicy similar)
     : cache_(std::move(cache)),
       engine_(std::move(engine)),
       prompts_(model.tokenizer(), *cache_),
-      ignore_eos_(ignore_eos) {}
+      ignore_eos_(ignore_eos),
+      similar_(similar) {}
 
 Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const model::Model& model,
                                                          const BenchEngineOptions& options) {
@@ -95,14 +107,16 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const model::Model& mod
   cache_options.sharing = options.sharing;
   cache_options.budget_bytes = options.kv_bytes;
   cache_options.model_fingerprint = model.fingerprint();
+  cache_options.similar = options.similar;
+  cache_options.similar_model = options.similar_model;
   auto cache = CreateCache(cache_options);
   if (!cache.ok()) return cache.status();
   engine::EngineOptions engine_options = options.engine;
   engine_options.max_sequences = options.max_branches;
   auto engine = engine::Engine::Create(model, **cache, engine_options);
   if (!engine.ok()) return engine.status();
-  return std::unique_ptr<BenchEngine>(
-      new BenchEngine(model, *std::move(cache), *std::move(engine), options.ignore_eos));
+  return std::unique_ptr<BenchEngine>(new BenchEngine(model, *std::move(cache), *std::move(engine),
+                                                      options.ignore_eos, options.similar.policy));
 }
 
 TurnOutcome BenchEngine::Answer(const TurnRequest& turn) {
@@ -119,6 +133,7 @@ TurnOutcome BenchEngine::Answer(const TurnRequest& turn) {
   request.branch_seeds = turn.seeds;
   request.sampling.temperature = turn.seeds.empty() ? 0.0f : 0.8f;
   request.sampling.ignore_eos = ignore_eos_;
+  request.similar = similar_;
   const auto id = engine_->Submit(std::move(request),
                                   [pending](const engine::Event& event) { pending->Note(event); });
   if (!id.ok()) return Failed(id.status().message());
@@ -139,6 +154,43 @@ TurnOutcome BenchEngine::Answer(const TurnRequest& turn) {
     prompts_.Remember(ns, *prompt, first, /*chat=*/true);
   }
   return outcome;
+}
+
+ListedAnswer BenchEngine::AnswerListed(const TurnRequest& turn) {
+  ListedAnswer answer;
+  const auto pending = std::make_shared<Pending>(SteadyClock::now());
+  const Namespace ns{turn.tenant, ""};
+  auto prompt = prompts_.FromChat(ns, turn.messages, "", /*add_generation_prompt=*/true);
+  if (!prompt.ok()) {
+    answer.error = prompt.status().message();
+    return answer;
+  }
+  answer.prompt = prompt->tokens;
+  engine::GenerationRequest request;
+  request.prompt = prompt->tokens;
+  request.ns = ns;
+  request.max_tokens = turn.max_tokens;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.similar = similar_;
+  request.logprobs = kListed;
+  const auto id = engine_->Submit(std::move(request),
+                                  [pending](const engine::Event& event) { pending->Note(event); });
+  if (!id.ok()) {
+    answer.error = id.status().message();
+    return answer;
+  }
+  const auto [outcome, report] = pending->Wait();
+  const char* failure = FailureOf(*report);
+  if (!report->status.ok() || failure != nullptr) {
+    answer.error = report->status.ok() ? failure : report->status.message();
+    return answer;
+  }
+  answer.similar_tokens = report->similar_tokens;
+  answer.tokens = report->branches.front().tokens;
+  answer.listed = std::move(pending->listed());
+  answer.tokens.resize(std::min(answer.tokens.size(), answer.listed.size()));
+  return answer;
 }
 
 EngineFigures BenchEngine::Figures(double wall_s) const {

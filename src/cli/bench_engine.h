@@ -7,6 +7,7 @@
 
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
+#include "cli/divergence.h"
 #include "engine/engine.h"
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
@@ -19,7 +20,18 @@ struct BenchEngineOptions {
   uint64_t kv_bytes = 0;
   uint32_t max_branches = 1;  // sequences running at once
   bool ignore_eos = false;
+  // Parameters and model of similar reuse, as SetUpSimilar fills them in; off by default.
+  SimilarOptions similar;
+  SimilarModel similar_model;
   engine::EngineOptions engine;
+};
+
+// A greedy answer with the most likely tokens of each step.
+struct ListedAnswer {
+  std::string error;  // empty: answered
+  std::vector<TokenId> prompt, tokens;
+  std::vector<std::vector<ListedToken>> listed;  // [tokens]
+  uint32_t similar_tokens = 0;                   // rows of a donor that it stands on
 };
 
 class BenchEngine : public BenchTarget {
@@ -27,6 +39,8 @@ class BenchEngine : public BenchTarget {
   static Result<std::unique_ptr<BenchEngine>> Create(const model::Model& model,
                                                      const BenchEngineOptions& options);
   TurnOutcome Answer(const TurnRequest& request) override;
+  // Greedily and past the end of generation, to max_tokens; nothing is remembered.
+  ListedAnswer AnswerListed(const TurnRequest& request);
 
   // Figures of what ran since Create; `wall_s` is the time it took.
   EngineFigures Figures(double wall_s) const;
@@ -34,12 +48,13 @@ class BenchEngine : public BenchTarget {
 
  private:
   BenchEngine(const model::Model& model, std::unique_ptr<Cache> cache,
-              std::unique_ptr<engine::Engine> engine, bool ignore_eos);
+              std::unique_ptr<engine::Engine> engine, bool ignore_eos, SimilarPolicy similar);
 
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<engine::Engine> engine_;
   server::PromptBuilder prompts_;
   const bool ignore_eos_;
+  const SimilarPolicy similar_;
 };
 
 // Bytes of KV with which any `concurrency` requests of the workload run at once without sharing

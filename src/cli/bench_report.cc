@@ -57,6 +57,27 @@ ordered_json ModeJson(const ModeFigures& figures) {
     json["match_share"] = figures.engine->match_share;
     json["tracking_share"] = figures.engine->tracking_share;
   }
+  if (figures.similar) {
+    const SimilarFigures& similar = *figures.similar;
+    json["similar_tokens"] = similar.similar_tokens;
+    json["accepted"] = similar.accepted;
+    json["enlarged"] = similar.enlarged;
+    json["rejected"] = similar.rejected;
+    json["fallbacks"] = similar.fallbacks;
+    json["similar_match_share"] =
+        Share(static_cast<double>(similar.match_ns) * 1e-9, figures.wall_s);
+    json["shadow_tokens"] = similar.shadow_tokens;
+    json["shadows"] = similar.shadows;
+    json["shadow_failures"] = similar.shadow_failures;
+    json["compared"] = similar.compared;
+    const auto measured = [&](double value) {
+      return similar.compared > 0 ? ordered_json(value) : ordered_json(nullptr);
+    };
+    json["mean_kl"] = measured(similar.mean_kl);
+    json["p95_kl"] = measured(similar.p95_kl);
+    json["top1_agreement"] = measured(similar.top1_agreement);
+    json["first_agreement"] = measured(similar.first_agreement);
+  }
   return json;
 }
 
@@ -89,6 +110,23 @@ std::vector<TableRow> TableRows() {
                       : std::nullopt;
     };
   };
+  const auto similar = [](auto member, bool compared = false) {
+    return [member, compared](const ModeFigures& f) {
+      return f.similar && (!compared || f.similar->compared > 0)
+                 ? std::optional<double>(static_cast<double>((*f.similar).*member))
+                 : std::nullopt;
+    };
+  };
+  const auto total = [](auto member) {
+    return [member](const ModeFigures& f) {
+      if (!f.similar) return std::optional<double>();
+      double sum = 0;
+      for (const auto& [reason, number] : (*f.similar).*member) sum += static_cast<double>(number);
+      return std::optional<double>(sum);
+    };
+  };
+  const auto small = [](double v) { return Number("%.2e", v); };
+  using S = SimilarFigures;
   using F = ModeFigures;
   using E = EngineFigures;
   return {{"requests", plain(&F::requests), count},
@@ -101,6 +139,15 @@ std::vector<TableRow> TableRows() {
           {"prompt tokens", plain(&F::prompt_tokens), count},
           {"cached tokens", plain(&F::cached_tokens), count},
           {"computed tokens", plain(&F::computed_tokens), count},
+          {"similar tokens", similar(&S::similar_tokens), count},
+          {"accepted", similar(&S::accepted), count},
+          {"rejected", total(&S::rejected), count},
+          {"fallbacks", total(&S::fallbacks), count},
+          {"shadow tokens", similar(&S::shadow_tokens), count},
+          {"compared", similar(&S::compared), count},
+          {"mean KL", similar(&S::mean_kl, true), small},
+          {"p95 KL", similar(&S::p95_kl, true), small},
+          {"top-1 agreement", similar(&S::top1_agreement, true), percent},
           {"hit rate", plain(&F::hit_rate), percent},
           {"TTFT mean", plain(&F::ttft_mean), seconds},
           {"TTFT p50", plain(&F::ttft_p50), seconds},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +21,17 @@ struct EngineFigures {
   double match_share = 0, tracking_share = 0;
 };
 
+// What similar reuse did; mode similar only.
+struct SimilarFigures {
+  uint64_t similar_tokens = 0, accepted = 0, enlarged = 0, match_ns = 0;
+  std::map<std::string, uint64_t> rejected;   // by reason: exact from the start
+  std::map<std::string, uint64_t> fallbacks;  // by reason: exact after an attempt
+  // After the timed part.
+  uint64_t shadow_tokens = 0, shadows = 0, shadow_failures = 0;
+  uint64_t compared = 0;  // answers beside their exact run; the figures below are over them
+  double mean_kl = 0, p95_kl = 0, top1_agreement = 0, first_agreement = 0;
+};
+
 struct ModeFigures {
   std::string mode;
   uint64_t requests = 0, errors = 0, deadline_missed = 0;
@@ -31,6 +43,7 @@ struct ModeFigures {
   double hit_rate = 0;
   std::optional<double> client_cpu_share;  // with a server: CPU time of this process / wall time
   std::optional<EngineFigures> engine;
+  std::optional<SimilarFigures> similar;
 };
 
 // Linear interpolation between the two nearest ranks; 0 without values.

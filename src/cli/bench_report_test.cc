@@ -46,6 +46,30 @@ TEST(BenchReport, PercentilesInterpolate) {
   EXPECT_DOUBLE_EQ(Percentile({0, 10}, 0.95), 9.5);
 }
 
+TEST(BenchReport, ModeSimilarSaysWhatWasLentAndHowFarItsAnswersAre) {
+  ModeFigures exact = Summarise("exact", RunOf({{Answered(1)}}));
+  ModeFigures similar = Summarise("similar", RunOf({{Answered(1)}}));
+  similar.similar.emplace();
+  similar.similar->accepted = 7;
+  similar.similar->similar_tokens = 700;
+  similar.similar->rejected = {{"no_donor", 2}, {"few_rows", 1}};
+  similar.similar->fallbacks = {{"diverged", 1}};
+  const auto json = ReportJson("m", {}, {exact, similar}, std::nullopt)["modes"];
+  EXPECT_FALSE(json["exact"].contains("accepted"));
+  EXPECT_EQ(json["similar"]["accepted"], 7);
+  EXPECT_EQ(json["similar"]["rejected"]["no_donor"], 2);
+  EXPECT_EQ(json["similar"]["fallbacks"]["diverged"], 1);
+  EXPECT_TRUE(json["similar"]["mean_kl"].is_null()) << "nothing was compared";
+
+  similar.similar->compared = 5;
+  similar.similar->mean_kl = 0.002;
+  EXPECT_EQ(ReportJson("m", {}, {similar}, std::nullopt)["modes"]["similar"]["mean_kl"], 0.002);
+  const std::string table = ReportTable({exact, similar});
+  EXPECT_THAT(table, testing::HasSubstr("2.00e-03"));
+  EXPECT_THAT(table, testing::ContainsRegex("rejected +- +3"));
+  EXPECT_THAT(ReportTable({exact}), testing::Not(testing::HasSubstr("accepted")));
+}
+
 TEST(BenchReport, FailedTurnsCountAsErrorsAndInNoFigure) {
   const ModeFigures figures = Summarise("off", RunOf({{Answered(1), Failed()}, {Answered(3)}}));
   EXPECT_EQ(figures.requests, 3u);
