@@ -1,0 +1,151 @@
+// `kvlink calibrate`: measures on this model how similar reuse answers, chooses its parameters, and
+// writes the file without which `serve --similar` does not start. docs/similar.md explains it.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "cli/calibrate_run.h"
+#include "cli/command.h"
+#include "cli/machine.h"
+#include "cli/model_file.h"
+#include "cli/progress.h"
+#include "cli/similar_setup.h"
+
+namespace kvlink::cli {
+namespace {
+
+constexpr uint32_t kQuickPairs = 6;
+
+struct CalibrateFlags {
+  std::string model, kv_type = "f16", out, report, prompts;
+  int threads = 0;
+  uint32_t pairs = CalibrationOptions{}.pairs, ctx = CalibrationOptions{}.context;
+  uint64_t seed = 1;
+  bool quick = false, no_noise = false, quiet = false;
+};
+
+void AddOptions(CLI::App& app, CalibrateFlags& flags) {
+  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
+      ->type_name("FILE");
+  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
+      ->check(CLI::IsMember(KvTypeNames()))
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Threads that compute; default: physical cores that this process may use")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--pairs", flags.pairs,
+                 "Pairs of prompts per class of edits; 60 accepts without a failure bound wrong "
+                 "accepts by 5 %")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "Of the pairs")->capture_default_str();
+  app.add_option("--ctx", flags.ctx, "Longest prompt; longer ones are left out")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--prompts", flags.prompts,
+                 "JSON lines with prompts of your own (as of bench --workload), tried first")
+      ->type_name("FILE");
+  app.add_option("--out", flags.out,
+                 "Where to write; default: share/kvlink/<model digest>.json in this folder")
+      ->type_name("FILE");
+  app.add_option("--report", flags.report, "Write a report there, as Markdown")->type_name("FILE");
+  app.add_flag("--quick", flags.quick, "A few pairs, to see it work; opens no class");
+  app.add_flag("--no-noise", flags.no_noise, "Leave the noise floor out");
+  app.add_flag("--quiet", flags.quiet, "No progress");
+  AddConfigOption(app);
+}
+
+Status WriteText(const std::string& option, const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return Status::Ok();
+  return {StatusCode::kInvalidArgument, option + ": cannot write '" + path + "'"};
+}
+
+std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
+  std::string command = "kvlink calibrate --pairs " + std::to_string(pairs) + " --seed " +
+                        std::to_string(flags.seed) + " --ctx " + std::to_string(flags.ctx);
+  if (flags.kv_type != "f16") command += " --kv-type " + flags.kv_type;
+  if (!flags.prompts.empty()) command += " --prompts FILE";
+  return command;
+}
+
+// What the cache will say to this model is better known before anything is measured.
+Status CheckModel(const model::Model& model) {
+  CacheOptions options;
+  options.shape = model.kv_shape();
+  options.similar = CalibrationLadder(model.info().num_layers).front().options;
+  options.similar_model = DescribeForSimilar(model);
+  return CreateCache(options).status();
+}
+
+int Calibrate(const CalibrateFlags& flags) {
+  CalibrationOptions options;
+  options.threads = ChooseThreads(flags.threads);
+  options.seed = flags.seed;
+  options.context = flags.ctx;
+  options.pairs = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
+  if (!flags.prompts.empty()) {
+    auto own = ReadWorkloadFile(flags.prompts, 0);
+    if (!own.ok()) return Fail(own.status());
+    options.own = *std::move(own);
+  }
+  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
+  if (!model.ok()) return Fail(model.status());
+  if (const Status status = CheckModel(**model); !status.ok()) return Fail(status);
+  std::unique_ptr<model::Model> other;
+  if (!flags.no_noise && !flags.quick && flags.kv_type == "f16") {
+    auto opened = OpenModel(flags.model, "bf16", /*quiet=*/true);
+    if (!opened.ok()) return Fail(opened.status());
+    other = *std::move(opened);
+    options.other_kv = other.get();
+  }
+
+  CalibrationFigures figures;
+  figures.command = CommandOf(flags, options.pairs);
+  const double cpu_start = ProcessCpuSeconds();
+  std::unique_ptr<Progress> progress;
+  if (!flags.quiet) progress = std::make_unique<Progress>(stderr, "calibrating");
+  const Status measured = MeasureCalibration(
+      **model, options,
+      [&](double share, const std::string& note) {
+        if (progress) progress->Update(share, note);
+      },
+      &figures);
+  progress.reset();
+  if (!measured.ok()) return Fail(measured);
+  figures.cpu_s = ProcessCpuSeconds() - cpu_start;
+
+  const model::ModelInfo& info = (*model)->info();
+  SimilarModel similar_model;
+  similar_model.prefill_us_per_row = figures.prefill_us_per_row;
+  similar_model.calibrated = figures.choice.trials;
+  const std::string text =
+      CalibrationText(info, figures.ladder[figures.choice.setting].options, similar_model);
+  const std::string out = flags.out.empty() ? "share/kvlink/" + info.digest + ".json" : flags.out;
+  if (const Status status = WriteText("--out", out, text); !status.ok()) return Fail(status);
+  if (!flags.report.empty()) {
+    const Status status = WriteText("--report", flags.report, CalibrationReport(info, figures));
+    if (!status.ok()) return Fail(status);
+  }
+  std::printf("%swritten: %s\n", CalibrationTable(figures).c_str(), out.c_str());
+  return 0;
+}
+
+}  // namespace
+
+Command AddCalibrate(CLI::App& kvlink) {
+  CLI::App* app = kvlink.add_subcommand(
+      "calibrate", "Measure on this model how similar reuse answers, and choose its parameters");
+  const auto flags = std::make_shared<CalibrateFlags>();
+  AddOptions(*app, *flags);
+  return {app, [flags] { return Calibrate(*flags); }};
+}
+
+}  // namespace kvlink::cli

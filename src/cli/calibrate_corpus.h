@@ -1,0 +1,95 @@
+// Corpus of calibration: pairs of chats of which the second differs from the first by one edit.
+//
+//   donor   system: [head][section 1]...[section n]   user: a question
+//   other   the same with one edit, and a question of its own or the same
+//
+// The head holds a clock, a session, a customer, an order's state, a code and a right; it stands
+// at the start, in the middle or three quarters down. An edit that decides changes a fact that the
+// second chat asks for, so that its answer shows whose fact the model saw. Same seed, same pairs.
+// Texts: calibrate_text.cc, or the user's own prompts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "cli/workload.h"
+#include "kvlink/status.h"
+#include "model/model.h"
+
+namespace kvlink::cli {
+
+enum class PairKind : uint8_t {
+  kClock,     // another time and session
+  kName,      // another customer, or another remark on them
+  kPassage,   // a passage was put in, taken out or replaced
+  kMany,      // nine values or more, all over the text
+  kCode,      // decides: the security code that is asked for
+  kState,     // decides: the state of the order
+  kNegation,  // decides: is, or is not, entitled to a refund
+  kField,     // decides: a value in one of the rules
+  kOwnHead,   // the user's prompt behind another clock
+  kOwnNext,   // two neighbouring prompts of the user's
+  kCount,
+};
+const char* PairKindName(PairKind kind);
+inline bool Decides(PairKind kind) { return kind >= PairKind::kCode && kind <= PairKind::kField; }
+
+enum class EditPlace : uint8_t { kEarly, kMiddle, kLate, kCount };
+const char* EditPlaceName(EditPlace place);
+
+// Texts of which any shows that the answer holds the fact.
+struct Fact {
+  std::vector<std::string> signs;
+};
+
+struct CalibrationPair {
+  PairKind kind = PairKind::kClock;
+  EditPlace place = EditPlace::kEarly;
+  std::vector<model::ChatMessage> messages;
+  Fact fact, donor_fact;  // when the edit decides
+};
+
+// A donor and the chats that are derived from it.
+struct CalibrationGroup {
+  std::vector<model::ChatMessage> donor;
+  std::vector<CalibrationPair> pairs;
+};
+
+// Does `text` hold the fact, as words of their own?
+bool Holds(const std::string& text, const Fact& fact);
+
+class Corpus {
+ public:
+  // `templates`: as calibrate_text.cc explains. kInvalidArgument names the line.
+  static Result<Corpus> Parse(const std::string& templates, uint64_t seed);
+
+  // The next group: domains, lengths and places take turns.
+  CalibrationGroup Next();
+  size_t num_domains() const { return domains_.size(); }
+
+ private:
+  struct Question {
+    std::string slot, text;  // slot empty: nothing decides
+  };
+  struct Domain {
+    std::string name, introduction;
+    std::vector<std::string> sections;
+    std::vector<Question> deciding, others;
+  };
+  class Draft;
+
+  std::vector<Domain> domains_;
+  std::vector<std::string> passages_;
+  base::Random random_{0};
+  size_t num_groups_ = 0;
+};
+
+// Groups of a user's first turns: each prompt is the donor of itself behind another clock, and of
+// the next one.
+std::vector<CalibrationGroup> GroupsOf(const Workload& prompts, uint64_t seed);
+
+const char* CalibrationTemplates();
+
+}  // namespace kvlink::cli

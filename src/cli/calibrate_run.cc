@@ -1,0 +1,204 @@
+#include "cli/calibrate_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "cli/machine.h"
+#include "cli/similar_setup.h"
+
+namespace kvlink::cli {
+namespace {
+
+constexpr size_t kClasses = static_cast<size_t>(EditClass::kCount);
+constexpr uint64_t kGroupsPerPair = 2;  // when a class stays rare: so many groups at most
+
+class Calibration {
+ public:
+  Calibration(const model::Model& model, const CalibrationOptions& options,
+              const std::function<void(double, const std::string&)>& progress,
+              CalibrationFigures* figures)
+      : model_(model), options_(options), progress_(progress), figures_(*figures) {}
+
+  Status Run() {
+    auto runner = PromptRunner::Create(model_, options_.threads, options_.chunk);
+    if (!runner.ok()) return runner.status();
+    runner_.emplace(*std::move(runner));
+    auto corpus = Corpus::Parse(CalibrationTemplates(), options_.seed);
+    if (!corpus.ok()) return corpus.status();
+    figures_.seed = options_.seed;
+    figures_.ladder = CalibrationLadder(model_.info().num_layers);
+    figures_.outcomes.resize(figures_.ladder.size());
+    if (Status status = CreateCaches(corpus->Next()); !status.ok()) return status;
+
+    for (const CalibrationGroup& group : GroupsOf(options_.own, options_.seed)) {
+      if (Status status = TryGroup(group); !status.ok()) return status;
+    }
+    const uint64_t most_groups = kGroupsPerPair * options_.pairs;
+    for (uint64_t i = 0; i < most_groups && ShareDone() < 1; ++i) {
+      if (Status status = TryGroup(corpus->Next()); !status.ok()) return status;
+    }
+    std::vector<ClassTrials> trials;
+    for (const auto& outcomes : figures_.outcomes) trials.push_back(TrialsOf(outcomes));
+    figures_.choice = Choose(trials, figures_.ladder.front().options);
+    return Status::Ok();
+  }
+
+ private:
+  Result<std::vector<TokenId>> TokensOf(const std::vector<model::ChatMessage>& messages) const {
+    const auto text = model_.tokenizer().ApplyChatTemplate(messages, "", true);
+    if (!text.ok()) return text.status();
+    return model_.tokenizer().Encode(*text, true, true);
+  }
+
+  Result<std::unique_ptr<Cache>> NewCache(const model::Model& model,
+                                          const SimilarOptions& similar) const {
+    CacheOptions options;
+    options.shape = model.kv_shape();
+    options.model_fingerprint = model.fingerprint();
+    options.similar = similar;
+    if (similar.policy != SimilarPolicy::kOff) {
+      options.similar_model = DescribeForSimilar(model);
+      options.similar_model.prefill_us_per_row = figures_.prefill_us_per_row;
+      // Every class is open, and refused attempts may cost what they do: that is measured here.
+      for (SimilarTrials& trials : options.similar_model.calibrated) trials.trials = 100'000;
+      options.similar.wasted_compute_share = 1;
+      options.similar.always_shadowed = 0;
+      options.similar.shadow_share = 0;
+    }
+    // A donor, its exact twin, and what is added; cleared between groups.
+    options.budget_bytes = 4 * uint64_t{options_.context} / options.shape.tokens_per_block *
+                           options.shape.page_bytes();
+    return CreateCache(options);
+  }
+
+  // `group` only tells what a row costs, which the lookups' budgets depend on.
+  Status CreateCaches(const CalibrationGroup& group) {
+    auto exact = NewCache(model_, SimilarOptions{});
+    if (!exact.ok()) return exact.status();
+    exact_ = *std::move(exact);
+    auto tokens = TokensOf(group.donor);
+    if (!tokens.ok()) return tokens.status();
+    for (int round = 0; round < 2; ++round) {  // the first faults the weights in
+      exact_->Clear();
+      const double start = ProcessCpuSeconds();
+      if (Status status = Lend(*runner_, *exact_, *tokens); !status.ok()) return status;
+      const double us = (ProcessCpuSeconds() - start) * 1e6;
+      figures_.prefill_us_per_row = us / static_cast<double>(tokens->size() * options_.threads);
+    }
+    for (const CalibrationSetting& setting : figures_.ladder) {
+      auto cache = NewCache(model_, setting.options);
+      if (!cache.ok()) return cache.status();
+      similar_.push_back(*std::move(cache));
+    }
+    if (options_.other_kv == nullptr || options_.noise_pairs == 0) return Status::Ok();
+    auto other = PromptRunner::Create(*options_.other_kv, options_.threads, options_.chunk);
+    if (!other.ok()) return other.status();
+    other_runner_.emplace(*std::move(other));
+    auto cache = NewCache(*options_.other_kv, SimilarOptions{});
+    if (!cache.ok()) return cache.status();
+    other_cache_ = *std::move(cache);
+    return Status::Ok();
+  }
+
+  // Of the pairs wanted in all classes.
+  double ShareDone() const {
+    uint64_t done = 0;
+    for (const uint32_t count : planned_) done += std::min(count, options_.pairs);
+    return static_cast<double>(done) / (static_cast<double>(options_.pairs) * kClasses);
+  }
+
+  Status TryGroup(const CalibrationGroup& group) {
+    auto donor = TokensOf(group.donor);
+    if (!donor.ok()) return donor.status();
+    if (donor->size() + kForced > options_.context) return Status::Ok();
+    exact_->Clear();
+    for (auto& cache : similar_) cache->Clear();
+    // The loosest one lends to most; when it has nothing new to tell, no other is asked.
+    if (Status status = Lend(*runner_, *similar_.back(), *donor); !status.ok()) return status;
+    bool is_lent = false;
+    for (const CalibrationPair& pair : group.pairs) {
+      auto tokens = TokensOf(pair.messages);
+      if (!tokens.ok()) return tokens.status();
+      if (tokens->size() + kForced > options_.context) continue;
+      const SimilarTrial foreseen = Foresee(*similar_.back(), *tokens);
+      if (!foreseen.was_planned) {
+        for (auto& outcomes : figures_.outcomes) {
+          outcomes.push_back({pair.kind, pair.place, foreseen});
+        }
+        continue;
+      }
+      uint32_t& planned = planned_[static_cast<size_t>(foreseen.edit)];
+      if (planned >= options_.pairs) continue;
+      ++planned;
+      for (size_t i = 0; !is_lent && i + 1 < similar_.size(); ++i) {
+        if (Status status = Lend(*runner_, *similar_[i], *donor); !status.ok()) return status;
+      }
+      is_lent = true;
+      if (Status status = TryPair(pair, *tokens); !status.ok()) return status;
+      progress_(ShareDone(), std::to_string(figures_.outcomes.front().size()) + " pairs");
+    }
+    return Status::Ok();
+  }
+
+  Status TryPair(const CalibrationPair& pair, std::span<const TokenId> tokens) {
+    auto exact = RunExactly(*runner_, *exact_, tokens);
+    if (!exact.ok()) return exact.status();
+    if (Status status = MeasureNoise(tokens, *exact); !status.ok()) return status;
+    const model::Tokenizer& tokenizer = model_.tokenizer();
+    const auto end = std::ranges::find_if(
+        exact->tokens, [&](TokenId token) { return tokenizer.IsEndOfGeneration(token); });
+    const std::string answer = tokenizer.Decode({exact->tokens.begin(), end}, false);
+    for (size_t i = 0; i < similar_.size(); ++i) {
+      auto trial = TrySimilar(*runner_, *similar_[i], tokens, *exact, Decides(pair.kind));
+      if (!trial.ok()) return trial.status();
+      PairOutcome outcome{pair.kind, pair.place, *std::move(trial)};
+      if (Decides(pair.kind)) {
+        outcome.exact_has_fact = Holds(answer, pair.fact);
+        outcome.exact_has_donor_fact = Holds(answer, pair.donor_fact);
+        outcome.has_fact = Holds(outcome.trial.answer, pair.fact);
+        outcome.has_donor_fact = Holds(outcome.trial.answer, pair.donor_fact);
+      }
+      figures_.outcomes[i].push_back(std::move(outcome));
+    }
+    return Status::Ok();
+  }
+
+  Status MeasureNoise(std::span<const TokenId> tokens, const ExactRun& exact) {
+    if (!other_runner_ || figures_.noise.size() >= options_.noise_pairs) return Status::Ok();
+    other_cache_->Clear();
+    LookupRequest request;
+    request.tokens = tokens;
+    request.max_new_tokens = kForced;
+    auto sequence = other_cache_->Begin(request, other_cache_->Lookup(request));
+    if (!sequence.ok()) return sequence.status();
+    auto logits = other_runner_->RunPrompt(**sequence, tokens);
+    if (!logits.ok()) return logits.status();
+    auto rest = other_runner_->Force(**sequence, std::span(exact.tokens).first(kForced - 1));
+    if (!rest.ok()) return rest.status();
+    logits->insert(logits->end(), rest->begin(), rest->end());
+    figures_.noise.push_back(DistanceOf(exact, *logits, runner_->vocab_size()));
+    figures_.noise_name = "the same prompts with F16 and with BF16 K and V";
+    return Status::Ok();
+  }
+
+  const model::Model& model_;
+  const CalibrationOptions& options_;
+  const std::function<void(double, const std::string&)>& progress_;
+  CalibrationFigures& figures_;
+  std::optional<PromptRunner> runner_, other_runner_;
+  std::unique_ptr<Cache> exact_, other_cache_;
+  std::vector<std::unique_ptr<Cache>> similar_;  // by setting
+  std::array<uint32_t, kClasses> planned_{};
+};
+
+}  // namespace
+
+Status MeasureCalibration(const model::Model& model, const CalibrationOptions& options,
+                          const std::function<void(double, const std::string&)>& progress,
+                          CalibrationFigures* figures) {
+  return Calibration(model, options, progress, figures).Run();
+}
+
+}  // namespace kvlink::cli

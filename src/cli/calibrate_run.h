@@ -1,0 +1,31 @@
+// The measuring part of `kvlink calibrate`: pairs from the corpus, each run exactly once and tried
+// at every setting of the ladder.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/calibrate_report.h"
+#include "cli/workload.h"
+#include "model/model.h"
+
+namespace kvlink::cli {
+
+struct CalibrationOptions {
+  int threads = 1;
+  uint32_t chunk = 512;
+  uint64_t seed = 1;
+  uint32_t pairs = 160;                    // per class, that a setting lends rows to
+  uint32_t noise_pairs = 60;               // exact runs for the noise floor; 0: none
+  uint32_t context = 2048;                 // longer prompts are left out
+  Workload own;                            // the user's prompts; tried first
+  const model::Model* other_kv = nullptr;  // the same weights with another type of K and V
+};
+
+// `progress(share done, note)`. Fills all of `figures` but cpu_s and command.
+Status MeasureCalibration(const model::Model& model, const CalibrationOptions& options,
+                          const std::function<void(double, const std::string&)>& progress,
+                          CalibrationFigures* figures);
+
+}  // namespace kvlink::cli

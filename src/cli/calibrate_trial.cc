@@ -1,0 +1,219 @@
+#include "cli/calibrate_trial.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "cli/divergence.h"
+
+namespace kvlink::cli {
+namespace {
+
+LookupRequest RequestOf(std::span<const TokenId> prompt, SimilarPolicy similar) {
+  LookupRequest request;
+  request.tokens = prompt;
+  request.similar = similar;
+  request.max_new_tokens = kForced;
+  // Donors alone are stored where rows are lent, so that each pair meets the donor it was made for.
+  request.store = similar == SimilarPolicy::kOff;
+  return request;
+}
+
+// The rows to run, ascending: those selected, or all that are not ready.
+std::vector<uint32_t> PositionsToRun(const Sequence& sequence, size_t prompt_size) {
+  std::vector<uint32_t> positions;
+  if (sequence.computed_rows().empty()) {
+    positions.resize(prompt_size - sequence.num_ready());
+    std::iota(positions.begin(), positions.end(), sequence.num_ready());
+  }
+  for (const Selection::Range& range : sequence.computed_rows()) {
+    for (uint32_t i = 0; i < range.num_rows; ++i) positions.push_back(range.position + i);
+  }
+  return positions;
+}
+
+std::string GreedyAnswer(const model::Tokenizer& tokenizer, std::span<const TokenId> tokens) {
+  const auto end = std::ranges::find_if(
+      tokens, [&](TokenId token) { return tokenizer.IsEndOfGeneration(token); });
+  return tokenizer.Decode({tokens.begin(), end}, false);
+}
+
+// Goes on greedily where the answer leaves the exact one's tokens; up to there they are its own.
+Result<std::string> Answer(PromptRunner& runner, Sequence& sequence, const ExactRun& exact,
+                           std::span<const float> forced) {
+  const uint32_t vocab = runner.vocab_size();
+  std::vector<TokenId> tokens;
+  while (tokens.size() < kForced) {
+    const TokenId own = Likeliest(forced.subspan(tokens.size() * vocab, vocab));
+    tokens.push_back(own);
+    if (own != exact.tokens[tokens.size() - 1]) break;
+  }
+  std::span<const TokenId> rows = tokens;  // not run yet
+  while (tokens.size() < kForced) {
+    auto logits = runner.Force(sequence, rows);
+    if (!logits.ok()) return logits.status();
+    sequence.Commit(rows);
+    tokens.push_back(Likeliest(std::span(*logits).last(vocab)));
+    rows = std::span(tokens).last(1);
+  }
+  return GreedyAnswer(runner.model().tokenizer(), tokens);
+}
+
+}  // namespace
+
+Result<PromptRunner> PromptRunner::Create(const model::Model& model, int threads, uint32_t chunk) {
+  PromptRunner prompts;
+  auto runner = model.NewRunner(threads, chunk);
+  if (!runner.ok()) return runner.status();
+  prompts.model_ = &model;
+  prompts.runner_ = *std::move(runner);
+  prompts.chunk_ = chunk;
+  return prompts;
+}
+
+Result<std::vector<float>> PromptRunner::RunPrompt(Sequence& sequence,
+                                                   std::span<const TokenId> prompt) {
+  const std::vector<uint32_t> positions = PositionsToRun(sequence, prompt.size());
+  std::vector<float> last;
+  for (size_t first = 0; first < positions.size(); first += chunk_) {
+    const size_t count = std::min<size_t>(chunk_, positions.size() - first);
+    std::vector<kernel::BatchRow> rows;
+    std::vector<TokenId> tokens;
+    for (const uint32_t position : std::span(positions).subspan(first, count)) {
+      rows.push_back({0, position, true});
+      tokens.push_back(prompt[position]);
+    }
+    const SpanTable* table = &sequence.table();
+    const auto output = static_cast<uint32_t>(count - 1);
+    const bool is_end = first + count == positions.size();
+    const auto logits = runner_->Run(
+        {tokens, rows, {&table, 1}, std::span(&output, is_end ? size_t{1} : size_t{0})});
+    if (!logits.ok()) return logits.status();
+    if (is_end) last.assign(*logits, *logits + vocab_size());
+    const uint32_t ready = sequence.num_ready();
+    sequence.Commit(prompt.subspan(ready, positions[first + count - 1] + 1 - ready));
+    rows_run_ += count;
+  }
+  return last;
+}
+
+Result<std::vector<float>> PromptRunner::Force(Sequence& sequence,
+                                               std::span<const TokenId> tokens) {
+  const uint32_t ready = sequence.num_ready();
+  const auto count = static_cast<uint32_t>(tokens.size());
+  if (Status status = sequence.Reserve(ready + count); !status.ok()) return status;
+  std::vector<kernel::BatchRow> rows(count);
+  std::vector<uint32_t> outputs(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    rows[i] = {0, ready + i, true};
+    outputs[i] = i;
+  }
+  const SpanTable* table = &sequence.table();
+  const auto logits = runner_->Run({tokens, rows, {&table, 1}, outputs});
+  if (!logits.ok()) return logits.status();
+  rows_run_ += count;
+  return std::vector<float>(*logits, *logits + size_t{count} * vocab_size());
+}
+
+Status Lend(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt) {
+  const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOff);
+  auto sequence = cache.Begin(request, cache.Lookup(request));
+  if (!sequence.ok()) return sequence.status();
+  return runner.RunPrompt(**sequence, prompt).status();
+}
+
+Result<ExactRun> RunExactly(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt) {
+  const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOff);
+  auto sequence = cache.Begin(request, cache.Lookup(request));
+  if (!sequence.ok()) return sequence.status();
+  auto logits = runner.RunPrompt(**sequence, prompt);
+  if (!logits.ok()) return logits.status();
+  ExactRun run;
+  run.logits = *std::move(logits);
+  run.tokens.push_back(Likeliest(run.logits));
+  while (run.tokens.size() < kForced) {
+    const TokenId token = run.tokens.back();
+    const auto next = runner.Force(**sequence, {&token, 1});
+    if (!next.ok()) return next.status();
+    (*sequence)->Commit({&token, 1});
+    run.logits.insert(run.logits.end(), next->begin(), next->end());
+    run.tokens.push_back(Likeliest(*next));
+  }
+  return run;
+}
+
+Distance DistanceOf(const ExactRun& exact, std::span<const float> logits, uint32_t vocab) {
+  Distance distance;
+  for (uint32_t i = 0; i < kForced; ++i) {
+    const std::span<const float> other = logits.subspan(size_t{i} * vocab, vocab);
+    const double kl = Divergence(exact.row(i, vocab), other);
+    const TokenId likeliest = Likeliest(other);
+    const bool same = likeliest == exact.tokens[i];
+    if (i == 0) {
+      distance.first_kl = kl;
+      distance.same_first = same;
+      const std::span<const float> own = exact.row(i, vocab);
+      distance.first_gap =
+          double{own[static_cast<size_t>(exact.tokens[i])]} - own[static_cast<size_t>(likeliest)];
+    }
+    distance.mean_kl += kl / kForced;
+    distance.top1 += (same ? 1.0 : 0.0) / kForced;
+  }
+  return distance;
+}
+
+SimilarTrial Foresee(const Cache& cache, std::span<const TokenId> prompt) {
+  const Plan plan = cache.Lookup(RequestOf(prompt, SimilarPolicy::kOn));
+  SimilarTrial trial;
+  trial.reason = plan.similar_reason;
+  trial.prompt_rows = plan.num_tokens;
+  trial.exact_rows = plan.compute_from;
+  if (!plan.similar) return trial;
+  trial.was_planned = true;
+  trial.edit = plan.similar->edit;
+  trial.mask_similarity = plan.similar->mask_similarity;
+  for (const ReuseSpan& span : plan.similar->spans) trial.is_shifted |= span.shift() != 0;
+  return trial;
+}
+
+Result<SimilarTrial> TrySimilar(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt,
+                                const ExactRun& exact, bool wants_answer) {
+  SimilarTrial trial = Foresee(cache, prompt);
+  if (!trial.was_planned) return trial;
+  const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOn);
+  auto begun = cache.Begin(request, cache.Lookup(request));
+  if (!begun.ok()) return begun.status();
+  Sequence& sequence = **begun;
+  std::vector<float> first;
+  if (sequence.computed_rows().empty()) {  // failed attempts have used up their share of compute
+    trial.was_planned = false;
+    trial.reason = SimilarReason::kBudget;
+    return trial;
+  }
+  Verdict verdict{Verdict::Action::kEnlarge, SimilarReason::kNone, 0, 0};
+  while (verdict.action == Verdict::Action::kEnlarge) {
+    for (const Selection::Range& range : sequence.computed_rows()) {
+      trial.computed_rows += range.num_rows;
+    }
+    auto logits = runner.RunPrompt(sequence, prompt);
+    if (!logits.ok()) return logits.status();
+    first = *std::move(logits);
+    verdict = sequence.CheckFirstToken(first);
+    trial.was_enlarged |= verdict.action == Verdict::Action::kEnlarge;
+  }
+  trial.reason = verdict.reason;
+  if (verdict.action == Verdict::Action::kFallBack) return trial;
+
+  auto rest = runner.Force(sequence, std::span(exact.tokens).first(kForced - 1));
+  if (!rest.ok()) return rest.status();
+  first.insert(first.end(), rest->begin(), rest->end());
+  trial.distance = DistanceOf(exact, first, runner.vocab_size());
+  if (wants_answer) {
+    auto answer = Answer(runner, sequence, exact, first);
+    if (!answer.ok()) return answer.status();
+    trial.answer = *std::move(answer);
+  }
+  return trial;
+}
+
+}  // namespace kvlink::cli
