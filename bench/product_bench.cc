@@ -6,9 +6,9 @@
 //
 // Everything runs on one thread and is timed by that thread's CPU time; the peak, our product and
 // ggml's take turns, five rounds, and medians are printed. The peak is a loop of nothing but the
-// dot product that the path uses (vpdpbusd; vpmaddubsw and vpaddw; FMA for floats). `--cold` walks
-// through copies of the weights of 256 MiB in all, so that they come from memory, as in decoding a
-// model that no cache holds. KVLINK_ISA=avx2 lowers both sides.
+// dot product that the path uses (vpdpbusd; vpmaddubsw and vpaddw; FMA or vdpbf16ps for floats).
+// `--cold` walks through copies of the weights of 256 MiB in all, so that they come from memory, as
+// in decoding a model that no cache holds. KVLINK_ISA=avx2 lowers both sides.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -40,21 +40,20 @@ struct Type {
   const char* name;
   ggml_type ggml;
   kernel::WeightType packed;
-  bool floats;  // compared with the peak of FMA
 };
 
 constexpr Type kTypes[] = {
-    {"q4_0", GGML_TYPE_Q4_0, kernel::WeightType::kQ4_0, false},
-    {"q4_1", GGML_TYPE_Q4_1, kernel::WeightType::kQ4_1, false},
-    {"q5_0", GGML_TYPE_Q5_0, kernel::WeightType::kQ5_0, false},
-    {"q5_1", GGML_TYPE_Q5_1, kernel::WeightType::kQ5_1, false},
-    {"q8_0", GGML_TYPE_Q8_0, kernel::WeightType::kQ8_0, false},
-    {"q4_K", GGML_TYPE_Q4_K, kernel::WeightType::kQ4_K, false},
-    {"q5_K", GGML_TYPE_Q5_K, kernel::WeightType::kQ5_K, false},
-    {"q6_K", GGML_TYPE_Q6_K, kernel::WeightType::kQ6_K, false},
-    {"f16", GGML_TYPE_F16, kernel::WeightType::kF16, true},
-    {"bf16", GGML_TYPE_BF16, kernel::WeightType::kBF16, true},
-    {"f32", GGML_TYPE_F32, kernel::WeightType::kF32, true},
+    {"q4_0", GGML_TYPE_Q4_0, kernel::WeightType::kQ4_0},
+    {"q4_1", GGML_TYPE_Q4_1, kernel::WeightType::kQ4_1},
+    {"q5_0", GGML_TYPE_Q5_0, kernel::WeightType::kQ5_0},
+    {"q5_1", GGML_TYPE_Q5_1, kernel::WeightType::kQ5_1},
+    {"q8_0", GGML_TYPE_Q8_0, kernel::WeightType::kQ8_0},
+    {"q4_K", GGML_TYPE_Q4_K, kernel::WeightType::kQ4_K},
+    {"q5_K", GGML_TYPE_Q5_K, kernel::WeightType::kQ5_K},
+    {"q6_K", GGML_TYPE_Q6_K, kernel::WeightType::kQ6_K},
+    {"f16", GGML_TYPE_F16, kernel::WeightType::kF16},
+    {"bf16", GGML_TYPE_BF16, kernel::WeightType::kBF16},
+    {"f32", GGML_TYPE_F32, kernel::WeightType::kF32},
 };
 
 struct Shape {
@@ -121,6 +120,15 @@ __attribute__((target("avx512f"))) void FmaAvx512() {
   }
 }
 
+__attribute__((target("avx512f,avx512bf16"))) void DotBF16() {
+  __m512 acc[kAccumulators] = {};
+  const __m512 x = _mm512_set1_ps(1);
+  for (int i = 0; i < kPeakSteps; ++i) {
+    KVLINK_UNROLL for (int k = 0; k < kAccumulators;
+                       ++k) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(acc[k]) : "v"(x));
+  }
+}
+
 __attribute__((target("avx2"))) void DotAvx2() {
   __m256i acc[kAccumulators] = {}, product;
   const __m256i x = _mm256_set1_epi8(3);
@@ -139,10 +147,13 @@ __attribute__((target("avx2,fma"))) void FmaAvx2() {
   }
 }
 
-Peak PeakOf(bool floats) {
+Peak PeakOf(kernel::WeightType type) {
   constexpr double kInstructions = double{kPeakSteps} * kAccumulators;
   const bool avx512 = kernel::CurrentIsa() == kernel::Isa::kAvx512;
-  if (floats) return {avx512 ? FmaAvx512 : FmaAvx2, kInstructions * (avx512 ? 16 : 8)};
+  const kernel::InputFormat format = kernel::FormatOf(type);
+  if (format == kernel::InputFormat::kBF16) return {DotBF16, kInstructions * 32};
+  if (format == kernel::InputFormat::kF32)
+    return {avx512 ? FmaAvx512 : FmaAvx2, kInstructions * (avx512 ? 16 : 8)};
   if (avx512 && __builtin_cpu_supports("avx512vnni")) return {DotVnni, kInstructions * 64};
   return {avx512 ? DotAvx512 : DotAvx2, kInstructions * (avx512 ? 64 : 32)};
 }
@@ -277,7 +288,7 @@ void RunCase(const Options& options, const Type& type, Shape shape) {
     for (float& v : x) v = normal(rng);
     ours.SetRows(x, rows);
     ggml.SetRows(x, rows);
-    const Peak peak = PeakOf(type.floats);
+    const Peak peak = PeakOf(type.packed);
     const double macs = static_cast<double>(rows) * shape.inputs * shape.outputs;
     std::vector<double> peaks, our_rates, ggml_rates, shares, ratios;
     for (int round = 0; round < kRounds; ++round) {

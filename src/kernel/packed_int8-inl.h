@@ -70,7 +70,7 @@ constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
 // activations and weights are what limits it.
 #if HWY_TARGET <= HWY_AVX3
 constexpr bool kSumsInMemory = false;
-constexpr uint32_t IntTileRows(uint32_t) { return 6; }
+constexpr uint32_t IntTileRows(uint32_t) { return 5; }
 constexpr uint32_t kIntTileColumns = 2;
 #elif HWY_TARGET == HWY_AVX2
 constexpr bool kSumsInMemory = true;
