@@ -26,29 +26,24 @@ inline uint64_t Mix(uint64_t a, uint64_t b) {
   return base::SplitMix64(state);
 }
 
-// Calls visit(element pointer, index of the element in the row) for row `position` in all layers
-// and heads, K and V, page or difference cell.
+// Calls visit(two bytes, their index in the row) for all of row `position`: K, V and scales of
+// every layer and head, in the page or in a difference cell.
 template <typename Visit>
 void ForRow(const KvShape& shape, const SpanTable& table, uint32_t position, Visit visit) {
   const BlockView& block = table.blocks[position / shape.tokens_per_block];
-  const uint32_t row = position % shape.tokens_per_block, dims = shape.head_dim;
+  const uint32_t row = position % shape.tokens_per_block;
   uint64_t index = 0;
+  const auto visit_all = [&](std::byte* at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 2) visit(at + i, index++);
+  };
   for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
-    const DifferenceView* view = block.difference;
-    const int slot = view ? view->slots[layer * view->slot_stride + row] : -1;
     for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
-      std::byte* tile = block.page + shape.TileOffset(layer, head);
-      for (uint32_t d = 0; d < dims; ++d) {
-        std::byte* k = tile + (d * shape.tokens_per_block + row) * 2;
-        std::byte* v = tile + shape.v_offset() + (row * dims + d) * 2;
-        if (slot >= 0) {
-          std::byte* cells = view->cells + view->HeadOffset(shape, layer, head);
-          k = cells + (static_cast<uint32_t>(slot) * dims + d) * 2;
-          v = cells + ((view->capacity + static_cast<uint32_t>(slot)) * dims + d) * 2;
-        }
-        visit(k, index++);
-        visit(v, index++);
-      }
+      const auto at = KvRowOf(shape, block, layer, head, row);
+      for (uint32_t group = 0; group < shape.head_dim / shape.k_group(); ++group)
+        visit_all(at.k + group * at.k_stride, shape.k_group() * shape.element_bytes());
+      visit_all(at.v, shape.vector_bytes());
+      visit_all(at.k_scale, shape.scale_bytes());
+      visit_all(at.v_scale, shape.scale_bytes());
     }
   }
 }
@@ -133,12 +128,15 @@ class Branch {
 
 class CacheHarness {
  public:
-  static KvShape Shape(uint32_t tokens_per_block) {
-    return {
-        .num_layers = 2, .num_kv_heads = 2, .head_dim = 4, .tokens_per_block = tokens_per_block};
+  static KvShape Shape(uint32_t tokens_per_block, KvType type = KvType::kF16) {
+    return {.num_layers = 2,
+            .num_kv_heads = 2,
+            .head_dim = 4,
+            .tokens_per_block = tokens_per_block,
+            .type = type};
   }
-  CacheHarness(uint32_t tokens_per_block, uint64_t pages) {
-    options.shape = Shape(tokens_per_block);
+  CacheHarness(uint32_t tokens_per_block, uint64_t pages, KvType type = KvType::kF16) {
+    options.shape = Shape(tokens_per_block, type);
     options.budget_bytes = pages * options.shape.page_bytes();
     options.model_fingerprint = "test";
     options.poison = true;

@@ -28,8 +28,10 @@ Status CheckShape(const KvShape& shape) {
       shape.tokens_per_block > kMaxTokensPerBlock) {
     return Bad("shape.tokens_per_block", tokens, "8, 16, 32, 64 or 128");
   }
-  if (shape.type == KvType::kQ8_0) {
-    return {StatusCode::kUnimplemented, "shape.type q8_0 is not supported yet; f16 and bf16 are"};
+  if (shape.head_dim % shape.k_group() != 0) {
+    return Bad(
+        "shape.head_dim", std::to_string(shape.head_dim),
+        "a multiple of " + std::to_string(shape.k_group()) + " with " + KvTypeName(shape.type));
   }
   return Status::Ok();
 }

@@ -272,7 +272,11 @@ TEST_F(MemoryTest, OptionsThatCannotBeUsedAreRefusedByName) {
   expect(message_of([](CacheOptions& o) { o.pin_budget = -1; }), "pin_budget", "-1");
   expect(message_of([](CacheOptions& o) { o.hash_bits = 0; }), "hash_bits", "0");
   expect(message_of([](CacheOptions& o) { o.budget_bytes = 1000; }), "budget_bytes", "1000");
-  expect(message_of([](CacheOptions& o) { o.shape.type = KvType::kQ8_0; }), "shape.type", "q8_0");
+  expect(message_of([](CacheOptions& o) {
+           o.shape.type = KvType::kQ8_0;
+           o.shape.head_dim = 6;
+         }),
+         "shape.head_dim", "6");
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ class RandomOperations : public ::testing::TestWithParam<std::tuple<Setting, uin
  protected:
   RandomOperations()
       : setting_(std::get<0>(GetParam())),
-        harness_(setting_.tokens_per_block, setting_.pages),
+        harness_(setting_.tokens_per_block, setting_.pages,
+                 kKvTypes[std::get<1>(GetParam()) % std::size(kKvTypes)]),
         random_(std::get<1>(GetParam())) {
     harness_.options.hash_bits = setting_.hash_bits;
     harness_.options.cow_copy_threshold = setting_.cow_copy_threshold;
