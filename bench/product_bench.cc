@@ -8,8 +8,10 @@
 // ggml's take turns, five rounds, and medians are printed. The peak is a loop of nothing but the
 // dot product that the path uses (vpdpbusd; vpmaddubsw and vpaddw; FMA or vdpbf16ps for floats).
 // `--cold` walks through copies of the weights of 256 MiB in all, so that they come from memory, as
-// in decoding a model that no cache holds. KVLINK_ISA=avx2 lowers both sides.
+// in decoding a model that no cache holds, and prints what a plain loop reads from there.
+// KVLINK_ISA=avx2 lowers both sides.
 #include <immintrin.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -158,6 +160,26 @@ Peak PeakOf(kernel::WeightType type) {
   return {avx512 ? DotAvx512 : DotAvx2, kInstructions * (avx512 ? 64 : 32)};
 }
 
+// Bytes a second that a core reads from memory: a buffer, in huge pages as packed weights are, that
+// no cache holds.
+__attribute__((target("avx2"))) double ReadBandwidth() {
+  static const char* const buffer = [] {
+    constexpr size_t kHugePage = size_t{2} << 20;
+    void* memory = std::aligned_alloc(kHugePage, kColdBytes);
+    if (memory == nullptr) std::exit(1);
+    madvise(memory, kColdBytes, MADV_HUGEPAGE);
+    std::memset(memory, 1, kColdBytes);
+    return static_cast<const char*>(memory);
+  }();
+  const double begin = CpuSeconds();
+  __m256i value;
+  for (size_t at = 0; at < kColdBytes; at += 256) {
+    KVLINK_UNROLL for (size_t i = 0; i < 256; i += 32) asm volatile("vmovdqa %1, %0" : "=x"(value) :
+                                                                    "m"(*(buffer + at + i)));
+  }
+  return static_cast<double>(kColdBytes) / (CpuSeconds() - begin);
+}
+
 // ---- the two products
 
 // Weights of one matrix in ggml's layout, as often as `copies`; every copy is the same.
@@ -290,9 +312,10 @@ void RunCase(const Options& options, const Type& type, Shape shape) {
     ggml.SetRows(x, rows);
     const Peak peak = PeakOf(type.packed);
     const double macs = static_cast<double>(rows) * shape.inputs * shape.outputs;
-    std::vector<double> peaks, our_rates, ggml_rates, shares, ratios;
+    std::vector<double> peaks, our_rates, ggml_rates, shares, ratios, bandwidths;
     for (int round = 0; round < kRounds; ++round) {
       peaks.push_back(Rate(peak.macs, options.seconds / 4, peak.run));
+      bandwidths.push_back(options.cold ? ReadBandwidth() : 0);
       our_rates.push_back(Rate(macs, options.seconds, [&] { ours.Multiply(); }));
       ggml_rates.push_back(Rate(macs, options.seconds, [&] { ggml.Multiply(); }));
       shares.push_back(our_rates.back() / peaks.back());
@@ -303,6 +326,10 @@ void RunCase(const Options& options, const Type& type, Shape shape) {
                 type.name, shape.inputs, shape.outputs, rows, Median(our_rates) * 1e-9,
                 Median(peaks) * 1e-9, 100 * Median(shares), gbytes, Median(ggml_rates) * 1e-9,
                 Median(ratios));
+    if (options.cold) {
+      std::printf("  memory %.1f GB/s, of which our product takes %.0f %%\n",
+                  Median(bandwidths) * 1e-9, 100e9 * gbytes / Median(bandwidths));
+    }
     std::fflush(stdout);
   }
 }

@@ -38,11 +38,14 @@ constexpr uint32_t kFloatLanes = hn::MaxLanes(FloatD());
 constexpr uint32_t kFloatPanelColumns = kPanelRows / kFloatLanes;
 
 #if HWY_TARGET <= HWY_AVX3
-constexpr uint32_t kFloatTileRows = 12, kFloatTileColumns = 2;
+constexpr uint32_t kFloatTileRows = 12;
+constexpr uint32_t FloatTileColumns(uint32_t) { return 2; }
 #elif HWY_TARGET == HWY_AVX2
-constexpr uint32_t kFloatTileRows = 6, kFloatTileColumns = 2;
+constexpr uint32_t kFloatTileRows = 6;
+constexpr uint32_t FloatTileColumns(uint32_t rows) { return rows == 1 ? 4 : 2; }
 #else
-constexpr uint32_t kFloatTileRows = 4, kFloatTileColumns = kFloatPanelColumns < 4 ? 2 : 4;
+constexpr uint32_t kFloatTileRows = 4;
+constexpr uint32_t FloatTileColumns(uint32_t) { return kFloatPanelColumns < 4 ? 2 : 4; }
 #endif
 
 // Chunks under way at once.
@@ -54,12 +57,12 @@ struct FloatSteps {
   static constexpr uint32_t kInputs = 1;
   static constexpr uint32_t kChunk = kType == WeightType::kF32 ? 16 : 64;
   static constexpr size_t kInputBytes = sizeof(float);  // of an activation
-  template <uint32_t kRows>
+  template <uint32_t kRows, uint32_t kColumns>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
-                              FloatV (&acc)[kRows][kFloatTileColumns]) {
+                              FloatV (&acc)[kRows][kColumns]) {
     const FloatD df;
-    FloatV v[kFloatTileColumns];
-    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+    FloatV v[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
       if constexpr (kType == WeightType::kF16) {
         const hn::Rebind<hwy::float16_t, FloatD> dh;
         v[c] = hn::PromoteTo(
@@ -70,7 +73,7 @@ struct FloatSteps {
     }
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
       const FloatV input = hn::Set(df, *reinterpret_cast<const float*>(x + t * x_stride));
-      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[t][c] =
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c] =
           hn::MulAdd(v[c], input, acc[t][c]);
     }
   }
@@ -81,20 +84,20 @@ struct FloatSteps<WeightType::kBF16> {
   static constexpr uint32_t kInputs = 2;
   static constexpr uint32_t kChunk = 64;
   static constexpr size_t kInputBytes = sizeof(float);
-  template <uint32_t kRows>
+  template <uint32_t kRows, uint32_t kColumns>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
-                              FloatV (&acc)[kRows][kFloatTileColumns]) {
+                              FloatV (&acc)[kRows][kColumns]) {
     const FloatD df;
     const hn::Repartition<uint32_t, FloatD> du;
-    FloatV even[kFloatTileColumns], odd[kFloatTileColumns];
-    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+    FloatV even[kColumns], odd[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
       const auto pair = hn::LoadU(du, reinterpret_cast<const uint32_t*>(w) + c * kFloatLanes);
       even[c] = hn::BitCast(df, hn::ShiftLeft<16>(pair));
       odd[c] = hn::BitCast(df, hn::And(pair, hn::Set(du, 0xffff0000u)));
     }
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
       const auto* input = reinterpret_cast<const float*>(x + t * x_stride);
-      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
         acc[t][c] = hn::MulAdd(even[c], hn::Set(df, input[0]), acc[t][c]);
         acc[t][c] = hn::MulAdd(odd[c], hn::Set(df, input[1]), acc[t][c]);
       }
@@ -107,35 +110,33 @@ struct NativeBF16Steps {
   static constexpr uint32_t kInputs = 2;
   static constexpr uint32_t kChunk = 64;
   static constexpr size_t kInputBytes = 2;
-  template <uint32_t kRows>
+  template <uint32_t kRows, uint32_t kColumns>
   HWY_INLINE static void Step(const uint8_t* w, const std::byte* x, size_t x_stride,
-                              FloatV (&acc)[kRows][kFloatTileColumns]) {
-    __m512i v[kFloatTileColumns];
-    KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) v[c] =
-        _mm512_loadu_si512(w + c * 64);
+                              FloatV (&acc)[kRows][kColumns]) {
+    __m512i v[kColumns];
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) v[c] = _mm512_loadu_si512(w + c * 64);
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
       const __m512i pair = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + t * x_stride));
-      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[t][c].raw =
-          _mm512_dpbf16_ps(acc[t][c].raw, reinterpret_cast<__m512bh>(v[c]),
-                           reinterpret_cast<__m512bh>(pair));
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[t][c].raw = _mm512_dpbf16_ps(
+          acc[t][c].raw, reinterpret_cast<__m512bh>(v[c]), reinterpret_cast<__m512bh>(pair));
     }
   }
 };
 #endif
 
 template <uint32_t kRows>
-using FloatSums = FloatV[kRows][kFloatTileColumns];
+using FloatSums = FloatV[kRows][FloatTileColumns(kRows)];
 
 // Adds kStreams chunks of `inputs` inputs each to the sums of their group.
 template <class Steps, size_t kWeightBytes, uint32_t kRows, uint32_t kStreams>
 HWY_INLINE void AddChunks(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
                           FloatSums<kRows>& sums) {
   constexpr size_t kInputStep = kPanelRows * kWeightBytes;
+  constexpr uint32_t kColumns = FloatTileColumns(kRows);
   FloatSums<kRows> acc[kStreams];
   KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-          KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) acc[s][t][c] =
-              hn::Zero(FloatD());
+          KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc[s][t][c] = hn::Zero(FloatD());
   for (uint32_t i = 0; i < inputs; i += Steps::kInputs) {
     KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
         Steps::Step(w + (i + s * Steps::kChunk) * kInputStep,
@@ -143,14 +144,14 @@ HWY_INLINE void AddChunks(const uint8_t* w, const std::byte* x, size_t x_stride,
   }
   KVLINK_UNROLL for (uint32_t s = 0; s < kStreams; s++)
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-          KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) sums[t][c] =
+          KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] =
               hn::Add(sums[t][c], acc[s][t][c]);
 }
 
 // a.inputs begin at a whole group.
 template <class Steps, size_t kWeightBytes, uint32_t kRows>
 HWY_INLINE void MultiplyFloatTile(const FloatTile& a) {
-  constexpr uint32_t kStreams = FloatStreams(kRows);
+  constexpr uint32_t kStreams = FloatStreams(kRows), kColumns = FloatTileColumns(kRows);
   constexpr uint32_t kChunk = Steps::kChunk, kChunks = kStreams * kChunk;
   static_assert(kFloatGroup % kChunks == 0);
   const FloatD df;
@@ -163,7 +164,7 @@ HWY_INLINE void MultiplyFloatTile(const FloatTile& a) {
     const uint32_t end = std::min(a.inputs, i + kFloatGroup);
     FloatSums<kRows> sums;
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-        KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) sums[t][c] = hn::Zero(df);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] = hn::Zero(df);
     for (; i + kChunks <= end; i += kChunks) {
       ahead.Step();
       AddChunks<Steps, kWeightBytes, kRows, kStreams>(weights(i), input(i), a.x_stride, kChunk,
@@ -173,7 +174,7 @@ HWY_INLINE void MultiplyFloatTile(const FloatTile& a) {
       AddChunks<Steps, kWeightBytes, kRows, 1>(weights(i), input(i), a.x_stride,
                                                std::min(kChunk, end - i), sums);
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
-      KVLINK_UNROLL for (uint32_t c = 0; c < kFloatTileColumns; c++) {
+      KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
         float* at = acc + t * kPanelRows + c * kFloatLanes;
         hn::StoreU(hn::Add(hn::LoadU(df, at), sums[t][c]), df, at);
       }

@@ -71,15 +71,15 @@ constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
 #if HWY_TARGET <= HWY_AVX3
 constexpr bool kSumsInMemory = false;
 constexpr uint32_t IntTileRows(uint32_t) { return 5; }
-constexpr uint32_t kIntTileColumns = 2;
+constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
 #elif HWY_TARGET == HWY_AVX2
 constexpr bool kSumsInMemory = true;
 constexpr uint32_t IntTileRows(uint32_t) { return 6; }
-constexpr uint32_t kIntTileColumns = 2;
+constexpr uint32_t IntTileColumns(uint32_t rows) { return rows == 1 ? 4 : 2; }
 #else
 constexpr bool kSumsInMemory = false;
 constexpr uint32_t IntTileRows(uint32_t) { return 4; }
-constexpr uint32_t kIntTileColumns = 2;
+constexpr uint32_t IntTileColumns(uint32_t) { return 2; }
 #endif
 
 // How the int8 dot product of this target works.
@@ -369,14 +369,15 @@ struct IntTileOf {
 
 template <WeightType kType, uint32_t kRows>
 HWY_INLINE void MultiplyIntTile(const IntTile& a) {
-  using Tile = IntTileOf<kType, kRows, kIntTileColumns>;
+  constexpr uint32_t kColumns = IntTileColumns(kRows);
+  using Tile = IntTileOf<kType, kRows, kColumns>;
   constexpr PackedLayout kLayout = LayoutOf(kType);
   Tile tile(a);
   Ahead ahead = a.ahead;
   typename Tile::Accumulators acc(a.acc + a.column * kColumnLanes);
   if constexpr (!kSumsInMemory) {
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-        KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) acc.v[t][c] = acc.Load(t, c);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.v[t][c] = acc.Load(t, c);
   }
   for (uint32_t first = 0; first < a.blocks; first += kLayout.group) {
     const uint32_t num = std::min(kLayout.group, a.blocks - first);
@@ -388,12 +389,11 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
         tile.AddBlock(first + i, i, acc);
       }
     }
-    KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) tile.column[c] +=
-        kLayout.group_bytes();
+    KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) tile.column[c] += kLayout.group_bytes();
   }
   if constexpr (!kSumsInMemory) {
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-        KVLINK_UNROLL for (uint32_t c = 0; c < kIntTileColumns; c++) acc.Store(t, c, acc.v[t][c]);
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.Store(t, c, acc.v[t][c]);
   }
 }
 
@@ -404,7 +404,7 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
 constexpr uint32_t kColumnLanes = kLanes16;
 constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
 constexpr uint32_t IntTileRows(uint32_t) { return 1; }
-constexpr uint32_t kIntTileColumns = 1;
+constexpr uint32_t IntTileColumns(uint32_t) { return 1; }
 
 // Weight `k` of block i of a half's lane.
 template <WeightType kType>

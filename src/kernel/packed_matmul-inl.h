@@ -98,7 +98,7 @@ struct IntKernel {
   HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
                             float* sums, const uint8_t* next, size_t next_step) {
     IntTile tile = {w, 0, x, x_stride, inputs / kQuantBlock, sums, {next, next_step}};
-    for (; tile.column < kPanelColumns; tile.column += kIntTileColumns) {
+    for (; tile.column < kPanelColumns; tile.column += IntTileColumns(kRows)) {
       MultiplyIntTile<kType, kRows>(tile);
       tile.ahead = {};
     }
@@ -120,7 +120,7 @@ struct FloatKernel {
                             float* sums, const uint8_t* next, size_t next_step) {
     inputs = (inputs + Steps::kInputs - 1) / Steps::kInputs * Steps::kInputs;
     FloatTile tile = {w, 0, x, x_stride, inputs, sums, {next, next_step}};
-    for (; tile.column < kFloatPanelColumns; tile.column += kFloatTileColumns) {
+    for (; tile.column < kFloatPanelColumns; tile.column += FloatTileColumns(kRows)) {
       MultiplyFloatTile<Steps, kWeightBytes, kRows>(tile);
       tile.ahead = {};
     }
