@@ -34,6 +34,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr size_t kComparedAnswers = 30;  // of mode similar, with their exact runs
+
 struct BenchFlags {
   std::string model, workload, json, kv_memory, kv_type = "f16", url, model_name, api_key,
                                                 synthetic;
@@ -274,11 +276,10 @@ class ModeRuns {
     figures_.back().deadline_missed = stats.deadline_missed;
     if (mode != "similar") return Status::Ok();
     figures_.back().similar = SimilarFiguresOf(stats);
-    CompareOptions compare;
-    compare.threads = threads();
-    compare.chunk = flags_.chunk;
-    compare.context = flags_.ctx;
-    return CompareWithExact(model_, workload_, compare, **target, &*figures_.back().similar);
+    SimilarFigures& similar = *figures_.back().similar;
+    AddShadows(**target, &similar);
+    target->reset();  // its memory is the next one's
+    return AddDistances(model_, workload_, options, kComparedAnswers, &similar);
   }
 
   int Report() {

@@ -108,32 +108,38 @@ SimilarFigures SimilarFiguresOf(const engine::EngineStats& stats) {
   return figures;
 }
 
-Status CompareWithExact(const model::Model& model, const Workload& workload,
-                        const CompareOptions& options, BenchEngine& engine,
-                        SimilarFigures* figures) {
+void AddShadows(const BenchEngine& engine, SimilarFigures* figures) {
   WaitForShadows(engine);
   const engine::EngineStats stats = engine.stats();
   figures->shadow_tokens = stats.shadow_tokens;
   figures->shadows = stats.cache.shadows;
   figures->shadow_failures = stats.cache.shadow_failures;
+}
 
-  auto runner = PromptRunner::Create(model, options.threads, options.chunk);
+Status AddDistances(const model::Model& model, const Workload& workload,
+                    const BenchEngineOptions& options, size_t most_answers,
+                    SimilarFigures* figures) {
+  BenchEngineOptions without_shadows = options;
+  without_shadows.similar.always_shadowed = 0;
+  without_shadows.similar.shadow_share = 0;
+  auto engine = BenchEngine::Create(model, without_shadows);
+  if (!engine.ok()) return engine.status();
+  auto runner =
+      PromptRunner::Create(model, options.engine.num_threads, options.engine.chunk_tokens);
   if (!runner.ok()) return runner.status();
   CacheOptions cache_options;
   cache_options.shape = model.kv_shape();
   cache_options.model_fingerprint = model.fingerprint();
-  const uint32_t context = options.context != 0 ? options.context : model.info().context_train;
-  cache_options.budget_bytes = 2 * (uint64_t{context} / cache_options.shape.tokens_per_block + 2) *
-                               cache_options.shape.page_bytes();
+  cache_options.budget_bytes = options.kv_bytes;
   auto exact = CreateCache(cache_options);
   if (!exact.ok()) return exact.status();
 
   Comparison comparison;
   for (const Conversation& conversation : workload.conversations) {
-    if (comparison.kl.size() >= options.requests) break;
+    if (comparison.kl.size() >= most_answers) break;
     if (conversation.turns.empty()) continue;
     TurnRequest turn{conversation.tenant, conversation.turns.front().messages, kForced, 1, {}};
-    const ListedAnswer answer = engine.AnswerListed(turn);
+    const ListedAnswer answer = (*engine)->AnswerListed(turn);
     if (!answer.error.empty()) return Status(StatusCode::kInternal, answer.error);
     if (answer.similar_tokens == 0 || answer.tokens.empty()) continue;
     if (Status status = CompareOne(*runner, **exact, answer, &comparison); !status.ok()) {
