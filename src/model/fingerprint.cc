@@ -90,7 +90,7 @@ std::string Fingerprint(const std::string& file_digest, const std::string& archi
   key.AddNumber("layout", kLayoutVersion).AddNumber("tokens_per_block", shape.tokens_per_block);
   key.AddNumber("kv_type", static_cast<uint64_t>(shape.type));
   key.Add("kernels", kernel::NumericPath(shape.type))
-      .Add("product", packed ? "packed" : "ggml")
+      .Add("product", packed ? "packed 2" : "ggml")
       .Add("ggml", ggml_version())
       .Add("ggml_cpu", cpu_features);
   return Hex(base::Hash128(key.bytes()));
