@@ -127,12 +127,16 @@ void TileWorker::PackQueries(const float* shift_angles) {
 void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
   const ChunkPiece& p = pieces_[index];
   const KeyRun keys = Keys(p);
-  Prefetch prefetch;
+  const std::byte* prefetch = nullptr;
   if (prefetch_) {
-    prefetch.first = p.tile + shape_.kv.v_offset();
-    if (first_chunk && index + 1 < pieces_.size()) prefetch.second = pieces_[index + 1].tile;
+    prefetch = p.tile + shape_.kv.v_offset();
     // The lines of scales lie behind what the loops ask for.
     if (shape_.kv.scale_bytes() > 0) __builtin_prefetch(p.tile + shape_.kv.v_scales_offset());
+    // Nobody has asked for the first chunk's keys.
+    if (first_chunk && index + 1 < pieces_.size()) {
+      const std::byte* next = pieces_[index + 1].tile;
+      for (size_t i = 0; i < shape_.kv.v_offset(); i += 64) __builtin_prefetch(next + i);
+    }
   }
   const Groups groups(num_rows_, kernels_.max_score_rows);
   for (uint32_t g = 0; g < groups.num_groups; g++) {
@@ -143,7 +147,7 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
                                 height};
     kernels_.score(queries, dims_, keys, prefetch,
                    scores_.data() + size_t{begin} * kScoreStride + p.offset);
-    prefetch = {};
+    prefetch = nullptr;
   }
 }
 
@@ -157,8 +161,7 @@ void TileWorker::Softmax(uint32_t chunk, float* records) {
   }
 }
 
-void TileWorker::SoftmaxRows(const ChunkRange& seen, uint32_t begin, uint32_t end,
-                             float* records) {
+void TileWorker::SoftmaxRows(const ChunkRange& seen, uint32_t begin, uint32_t end, float* records) {
   const float softcap = input_.params->softcap;
   float* scores = scores_.data() + size_t{begin} * kScoreStride;
   if (seen.begin == seen.end) {

@@ -29,8 +29,8 @@ using F32Vec = hn::Vec<D>;
 
 template <size_t kBytes>
 HWY_INLINE void PrefetchBytes(const std::byte* p) {
-  hwy::Prefetch(p);
-  if constexpr (kBytes > 64) hwy::Prefetch(p + 64);
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < kBytes; i += 64) hwy::Prefetch(p + i);
 }
 
 // NaN becomes 0, so that a page never holds what would spoil a neighbour's row through a weight of

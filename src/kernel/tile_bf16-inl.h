@@ -44,7 +44,7 @@ HWY_INLINE __m512 DotBf16(__m512 sum, __m512i a, __m512i b) {
 
 template <int R, int C>
 void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
-                      const std::byte* HWY_RESTRICT k, size_t stride, Prefetch prefetch,
+                      const std::byte* HWY_RESTRICT k, size_t stride, const std::byte* prefetch,
                       float* HWY_RESTRICT scores) {
   constexpr size_t kStep = C * 64;
   __m512 sum[R][C];
@@ -54,8 +54,7 @@ void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
     for (int c = 0; c < C; c++) sum[r][c] = _mm512_setzero_ps();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
-    PrefetchBytes<kStep>(prefetch.first + w * kStep);
-    PrefetchBytes<kStep>(prefetch.second + w * kStep);
+    PrefetchBytes<kStep>(prefetch + w * kStep);
     __m512i key[C];
     HWY_UNROLL(2)
     for (int c = 0; c < C; c++) key[c] = _mm512_loadu_si512(k + c * 64);
@@ -73,8 +72,8 @@ void ScoreBf16Columns(const uint32_t* HWY_RESTRICT words, uint32_t num_words,
   }
 }
 
-using ScoreBf16Function = void (*)(const uint32_t*, uint32_t, const std::byte*, size_t, Prefetch,
-                                   float*);
+using ScoreBf16Function = void (*)(const uint32_t*, uint32_t, const std::byte*, size_t,
+                                   const std::byte*, float*);
 
 template <int C, int... R>
 constexpr std::array<ScoreBf16Function, sizeof...(R)> ScoreBf16Table(
@@ -83,18 +82,16 @@ constexpr std::array<ScoreBf16Function, sizeof...(R)> ScoreBf16Table(
 }
 
 inline void ScoreBf16(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
-                      Prefetch prefetch, float* scores) {
+                      const std::byte* prefetch, float* scores) {
   using Heights = std::make_integer_sequence<int, kBf16ScoreRows>;
   static constexpr auto kNarrow = ScoreBf16Table<1>(Heights());
   static constexpr auto kWide = ScoreBf16Table<2>(Heights());
-  const bool first = prefetch.first != nullptr, second = prefetch.second != nullptr;
+  const std::byte* wanted = prefetch ? prefetch : keys.k;
   for (uint32_t t = 0; t < keys.num_tokens;) {
     const bool wide = keys.num_tokens - t > 16;
     const size_t done = size_t{t} * dims * 2;
-    const Prefetch p = {(first ? prefetch.first : keys.k) + done,
-                        (second ? prefetch.second : keys.k) + done};
     (wide ? kWide : kNarrow)[queries.rows - 1](queries.words, dims / 2, keys.k + size_t{t} * 4,
-                                               keys.stride, p, scores + t);
+                                               keys.stride, wanted + done, scores + t);
     t += wide ? 32 : 16;
   }
 }

@@ -40,7 +40,7 @@ inline void PackFloats(const float* HWY_RESTRICT q, float scale, uint32_t dims,
 
 template <class E, int R, int C>
 void ScoreColumns(const float* HWY_RESTRICT q, uint32_t dims, const std::byte* HWY_RESTRICT k,
-                  size_t stride, Prefetch prefetch, float* HWY_RESTRICT scores) {
+                  size_t stride, const std::byte* prefetch, float* HWY_RESTRICT scores) {
   const F32Tag d;
   constexpr size_t kStep = C * kLanes * sizeof(uint16_t);
   F32Vec<F32Tag> sum[R][C];
@@ -50,8 +50,7 @@ void ScoreColumns(const float* HWY_RESTRICT q, uint32_t dims, const std::byte* H
     for (int c = 0; c < C; c++) sum[r][c] = hn::Zero(d);
   }
   for (uint32_t i = 0; i < dims; i++, q += R) {
-    PrefetchBytes<kStep>(prefetch.first + i * kStep);
-    PrefetchBytes<kStep>(prefetch.second + i * kStep);
+    PrefetchBytes<kStep>(prefetch + i * kStep);
     F32Vec<F32Tag> key[C];
     HWY_UNROLL(4)
     for (int c = 0; c < C; c++) key[c] = E::LoadKeys(d, k, stride, i, c * kLanes);
@@ -69,7 +68,8 @@ void ScoreColumns(const float* HWY_RESTRICT q, uint32_t dims, const std::byte* H
   }
 }
 
-using ScoreFunction = void (*)(const float*, uint32_t, const std::byte*, size_t, Prefetch, float*);
+using ScoreFunction = void (*)(const float*, uint32_t, const std::byte*, size_t, const std::byte*,
+                               float*);
 
 template <class E, int C, int... R>
 constexpr std::array<ScoreFunction, sizeof...(R)> ScoreTable(std::integer_sequence<int, R...>) {
@@ -77,22 +77,20 @@ constexpr std::array<ScoreFunction, sizeof...(R)> ScoreTable(std::integer_sequen
 }
 
 template <class E>
-void Score(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
+void Score(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, const std::byte* prefetch,
            float* scores) {
   using Heights = std::make_integer_sequence<int, kScoreRows>;
   static constexpr auto kNarrow = ScoreTable<E, 1>(Heights());
   static constexpr auto kWide = ScoreTable<E, kScoreColumns>(Heights());
   const auto* q = reinterpret_cast<const float*>(queries.words);
   // Without anything to prefetch the loops touch what they read anyway: cheaper than a branch.
-  const bool first = prefetch.first != nullptr, second = prefetch.second != nullptr;
+  const std::byte* wanted = prefetch ? prefetch : keys.k;
   for (uint32_t t = 0; t < keys.num_tokens;) {
     const bool wide = keys.num_tokens - t > kLanes;
     const uint32_t step = static_cast<uint32_t>(wide ? kScoreColumns * kLanes : kLanes);
     const size_t done = size_t{t} * dims * sizeof(uint16_t);
-    const Prefetch p = {(first ? prefetch.first : keys.k) + done,
-                        (second ? prefetch.second : keys.k) + done};
-    (wide ? kWide : kNarrow)[queries.rows - 1](q, dims, keys.k + t * E::kKeyStep, keys.stride, p,
-                                               scores + t);
+    (wide ? kWide : kNarrow)[queries.rows - 1](q, dims, keys.k + t * E::kKeyStep, keys.stride,
+                                               wanted + done, scores + t);
     t += step;
   }
 }

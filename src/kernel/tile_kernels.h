@@ -35,13 +35,6 @@ inline constexpr uint32_t kMaxHeadDim = 512;
 // V_t and l = sum_t 2^(s_t - m).
 constexpr uint32_t RecordFloats(uint32_t dims) { return (dims + 2 + 15) / 16 * 16; }
 
-// Memory that is wanted soon: prefetched as fast as the loop that gets it reads its own input;
-// null: nothing.
-struct Prefetch {
-  const std::byte* first = nullptr;
-  const std::byte* second = nullptr;
-};
-
 // Query rows packed for scoring: 32-bit words of one float, two BF16 or four int8 dimensions; word
 // w of row r lies at words[w * rows + r].
 struct QueryGroup {
@@ -85,9 +78,9 @@ struct TileKernels {
 
   // scores[r * kScoreStride + t] = sum_d q[r][d] * k[d][t], d ascending, for t in [0, num_tokens).
   // Reads k and writes scores for num_tokens rounded up to a vector; what comes of those lanes
-  // means nothing.
-  void (*score)(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
-                float* scores);
+  // means nothing. `prefetch`, or null: memory that is wanted soon, asked for as fast as k is read.
+  void (*score)(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                const std::byte* prefetch, float* scores);
 
   // s_t = cap * tanh(s_t / 2 * ln 2) for t in [begin, end).
   void (*softcap)(float* scores, uint32_t begin, uint32_t end, float cap);

@@ -95,8 +95,8 @@ inline void ToQ8(const float* HWY_RESTRICT x, uint32_t dims, std::byte* HWY_REST
 inline constexpr int kPlainRows = 4;
 
 // Floats hold these integers exactly.
-inline void ScorePlain(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch,
-                       float* scores) {
+inline void ScorePlain(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                       const std::byte*, float* scores) {
   const F32Tag d;
   const hn::RebindToSigned<F32Tag> di;
   for (uint32_t t = 0; t < keys.num_tokens; t += kLanes) {
@@ -151,8 +151,8 @@ inline void WeighPlain(const float* weights, const float* scales, uint32_t rows,
 inline constexpr int kQ8ScoreRows = 12;
 inline constexpr int kQ8ValueRows = kPairRows;
 
-// sum += 4 products of unsigned and signed bytes, or 2 products of int16, a lane. In assembler, since
-// gcc 12 copies the sums of its built-in functions from register to register and spills them.
+// sum += 4 products of unsigned and signed bytes, or 2 products of int16, a lane. In assembler,
+// since gcc 12 copies the sums of its built-in functions from register to register and spills them.
 HWY_INLINE void DotBytes(__m512i& sum, __m512i unsigned_bytes, __m512i signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
 }
@@ -163,7 +163,7 @@ HWY_INLINE void DotWords(__m512i& sum, __m512i a, __m512i b) {
 // The instruction wants one operand unsigned: keys get 128 added, which is taken back at the end.
 template <int R, int C>
 void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::byte* HWY_RESTRICT k,
-                    const std::byte* HWY_RESTRICT scales, size_t stride, Prefetch prefetch,
+                    const std::byte* HWY_RESTRICT scales, size_t stride, const std::byte* prefetch,
                     float* HWY_RESTRICT scores) {
   constexpr size_t kStep = C * 64;
   const __m512i offset = _mm512_set1_epi8(-128);
@@ -175,8 +175,7 @@ void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::by
     for (int c = 0; c < C; c++) sum[r][c] = _mm512_setzero_si512();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
-    PrefetchBytes<kStep>(prefetch.first + w * kStep);
-    PrefetchBytes<kStep>(prefetch.second + w * kStep);
+    PrefetchBytes<kStep>(prefetch + w * kStep);
     __m512i key[C];
     HWY_UNROLL(2)
     for (int c = 0; c < C; c++) key[c] = _mm512_xor_si512(_mm512_loadu_si512(k + c * 64), offset);
@@ -207,27 +206,25 @@ void ScoreQ8Columns(const QueryGroup& queries, uint32_t num_words, const std::by
 }
 
 using ScoreQ8Function = void (*)(const QueryGroup&, uint32_t, const std::byte*, const std::byte*,
-                                 size_t, Prefetch, float*);
+                                 size_t, const std::byte*, float*);
 
 template <int C, int... R>
 constexpr std::array<ScoreQ8Function, sizeof...(R)> ScoreQ8Table(std::integer_sequence<int, R...>) {
   return {&ScoreQ8Columns<R + 1, C>...};
 }
 
-inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
-                    float* scores) {
+inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                    const std::byte* prefetch, float* scores) {
   using Heights = std::make_integer_sequence<int, kQ8ScoreRows>;
   static constexpr auto kNarrow = ScoreQ8Table<1>(Heights());
   static constexpr auto kWide = ScoreQ8Table<2>(Heights());
-  const bool first = prefetch.first != nullptr, second = prefetch.second != nullptr;
+  const std::byte* wanted = prefetch ? prefetch : keys.k;
   for (uint32_t t = 0; t < keys.num_tokens;) {
     const bool wide = keys.num_tokens - t > 16;
     const size_t done = size_t{t} * dims;
-    const Prefetch p = {(first ? prefetch.first : keys.k) + done,
-                        (second ? prefetch.second : keys.k) + done};
     (wide ? kWide : kNarrow)[queries.rows - 1](queries, dims / 4, keys.k + size_t{t} * 4,
-                                               keys.scales + size_t{t} * 2, keys.stride, p,
-                                               scores + t);
+                                               keys.scales + size_t{t} * 2, keys.stride,
+                                               wanted + done, scores + t);
     t += wide ? 32 : 16;
   }
 }
@@ -264,7 +261,7 @@ inline constexpr int kQ8ValueRows = 6;
 // |k| times q with k's sign: pairs of products stay inside int16, since elements are in +-127.
 template <int R>
 void ScoreQ8Column(const QueryGroup& queries, uint32_t num_words, const std::byte* HWY_RESTRICT k,
-                   const std::byte* HWY_RESTRICT scales, size_t stride, Prefetch prefetch,
+                   const std::byte* HWY_RESTRICT scales, size_t stride, const std::byte* prefetch,
                    float* HWY_RESTRICT scores) {
   constexpr int kColumns = 2;
   const __m256i ones = _mm256_set1_epi16(1);
@@ -276,8 +273,7 @@ void ScoreQ8Column(const QueryGroup& queries, uint32_t num_words, const std::byt
     for (int c = 0; c < kColumns; c++) sum[r][c] = _mm256_setzero_si256();
   }
   for (uint32_t w = 0; w < num_words; w++, words += R, k += 4 * stride) {
-    PrefetchBytes<64>(prefetch.first + w * 64);
-    PrefetchBytes<64>(prefetch.second + w * 64);
+    PrefetchBytes<64>(prefetch + w * 64);
     HWY_UNROLL(2)
     for (int c = 0; c < kColumns; c++) {
       const __m256i key = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + c * 32));
@@ -305,22 +301,21 @@ void ScoreQ8Column(const QueryGroup& queries, uint32_t num_words, const std::byt
 }
 
 using ScoreQ8Function = void (*)(const QueryGroup&, uint32_t, const std::byte*, const std::byte*,
-                                 size_t, Prefetch, float*);
+                                 size_t, const std::byte*, float*);
 
 template <int... R>
 constexpr std::array<ScoreQ8Function, sizeof...(R)> ScoreQ8Table(std::integer_sequence<int, R...>) {
   return {&ScoreQ8Column<R + 1>...};
 }
 
-inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
-                    float* scores) {
+inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                    const std::byte* prefetch, float* scores) {
   static constexpr auto kTable = ScoreQ8Table(std::make_integer_sequence<int, kQ8ScoreRows>());
   for (uint32_t t = 0; t < keys.num_tokens; t += 16) {
     const size_t done = size_t{t} * dims;
-    const Prefetch p = {(prefetch.first ? prefetch.first : keys.k) + done,
-                        (prefetch.second ? prefetch.second : keys.k) + done};
+    const std::byte* wanted = prefetch ? prefetch : keys.k;
     kTable[queries.rows - 1](queries, dims / 4, keys.k + size_t{t} * 4, keys.scales + size_t{t} * 2,
-                             keys.stride, p, scores + t);
+                             keys.stride, wanted + done, scores + t);
   }
 }
 
@@ -338,7 +333,8 @@ void WeighQ8Column(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT 
     return _mm256_cvtepi8_epi16(whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(v))
                                       : _mm_loadl_epi64(reinterpret_cast<const __m128i*>(v)));
   };
-  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) __attribute__((always_inline)) {
+  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next)
+      __attribute__((always_inline)) {
     const __m256i a = load(v), b = load(next);
     const __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
     const auto* word = reinterpret_cast<const int32_t*>(weights) + even / 2;
@@ -398,8 +394,8 @@ inline void WeighQ8(const float* weights, const float* scales, uint32_t rows, co
 
 inline constexpr int kQ8ScoreRows = kPlainRows;
 inline constexpr int kQ8ValueRows = kPlainRows;
-inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys, Prefetch prefetch,
-                    float* scores) {
+inline void ScoreQ8(const QueryGroup& queries, uint32_t dims, const KeyRun& keys,
+                    const std::byte* prefetch, float* scores) {
   ScorePlain(queries, dims, keys, prefetch, scores);
 }
 inline void WeighQ8(const float* weights, const float* scales, uint32_t rows, const ValueRun* runs,
