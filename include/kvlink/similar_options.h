@@ -82,6 +82,9 @@ struct SimilarOptions {
   double max_false_accepts = 0.05;
   double confidence = 0.95;
   uint32_t min_trials = 60;             // 60 without a failure bound 5 % at 95 %
+  // Nats by which the exact run may prefer its first token to the answer's without a trial counting
+  // as a failure: what the model's own noise moves (another type of K and V), as calibrated.
+  double tie_gap = 0;
   uint32_t always_shadowed = 50;        // first accepts of a cluster
   double shadow_share = 0.02;           // of the later ones
   std::chrono::seconds closed_for{60};  // after the first failure of the bound; doubles each time

@@ -45,6 +45,7 @@ struct EngineOptions {
   std::chrono::milliseconds single_flight_patience{30000};  // a leader later than this is overtaken
   std::chrono::milliseconds starvation{
       2000};                   // ageing: waiting longer than this outranks a longer hit
+  double shadow_tie_gap = 0;   // SimilarOptions::tie_gap
   Clock clock;                 // null: steady_clock::now
   SamplerFactory new_sampler;  // null: model::Sampler::Create
 };

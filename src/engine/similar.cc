@@ -14,8 +14,9 @@ namespace {
 // Each holds a row of logits; the oldest go first.
 constexpr size_t kMostShadows = 16;
 
-// An answer agreed with the exact one when its first token would have been the same and its
-// distribution was closer than this, in nats: the first quantisation that shows, Q4_K_M against
+// An answer agreed with the exact one when its first token would have been the same, or one that
+// the exact run likes as well up to shadow_tie_gap, and its distribution was closer than this, in
+// nats: the first quantisation that shows, Q4_K_M against
 // F16, is at 0.03, an answer of another kind beyond 0.1.
 constexpr double kMostDivergence = 0.1;
 
@@ -49,9 +50,10 @@ void FallBack(Core& core, Request& request) {
   Requeue(core, request);
 }
 
-bool Agrees(std::span<const float> exact, std::span<const float> other) {
-  const auto first = std::max_element(exact.begin(), exact.end()) - exact.begin();
-  if (std::max_element(other.begin(), other.end()) - other.begin() != first) return false;
+bool Agrees(std::span<const float> exact, std::span<const float> other, double tie_gap) {
+  const auto first = std::max_element(other.begin(), other.end()) - other.begin();
+  const float most = *std::max_element(exact.begin(), exact.end());
+  if (double{most} - exact[static_cast<size_t>(first)] > tie_gap) return false;
   const double log_sum = LogSumExp(exact), other_log_sum = LogSumExp(other);
   double divergence = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -109,7 +111,8 @@ bool PassesCheck(Core& core, Request& request, std::span<const float> logits) {
 }
 
 void EndShadow(Core& core, Request& request, std::span<const float> logits) {
-  core.cache.RecordShadow(request.shadow->number, Agrees(logits, request.shadow->logits));
+  core.cache.RecordShadow(request.shadow->number,
+                          Agrees(logits, request.shadow->logits, core.options.shadow_tie_gap));
   End(core, request, FinishReason::kStop);
 }
 
