@@ -102,8 +102,8 @@ inline constexpr float kSmallestExponent = -100.0f;
 
 // 2^x for x <= 0, relative error below 2e-7; exactly 1 at 0, exactly 0 below -100 (so that a weight
 // times an F16 value is never subnormal) and for NaN.
-// Cody-Waite: x = n + f with f in [-1/2, 1/2]; the polynomial is the minimax (Remez) one of degree 5
-// with the value 1 at 0, of relative error 9e-8.
+// Cody-Waite: x = n + f with f in [-1/2, 1/2]; the polynomial is the minimax (Remez) one of degree
+// 5 with the value 1 at 0, of relative error 9e-8.
 template <class D>
 HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
