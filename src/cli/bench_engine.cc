@@ -113,6 +113,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const model::Model& mod
   if (!cache.ok()) return cache.status();
   engine::EngineOptions engine_options = options.engine;
   engine_options.max_sequences = options.max_branches;
+  engine_options.shadow_tie_gap = options.similar.tie_gap;
   auto engine = engine::Engine::Create(model, **cache, engine_options);
   if (!engine.ok()) return engine.status();
   return std::unique_ptr<BenchEngine>(new BenchEngine(model, *std::move(cache), *std::move(engine),

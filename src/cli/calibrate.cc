@@ -1,10 +1,12 @@
 // `kvlink calibrate`: measures on this model how similar reuse answers, chooses its parameters, and
 // writes the file without which `serve --similar` does not start. docs/similar.md explains it.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/calibrate_run.h"
 #include "cli/command.h"
@@ -16,17 +18,27 @@
 namespace kvlink::cli {
 namespace {
 
-constexpr uint32_t kQuickPairs = 6;
+constexpr uint32_t kQuickPairs = 2;
 
 struct CalibrateFlags {
   std::string model, kv_type = "f16", out, report, prompts;
+  std::vector<std::string> classes;
   int threads = 0;
-  uint32_t pairs = CalibrationOptions{}.pairs, ctx = CalibrationOptions{}.context;
+  uint32_t pairs = CalibrationOptions{}.accepts, ctx = CalibrationOptions{}.context;
   uint64_t seed = 1;
   bool quick = false, no_noise = false, quiet = false;
 };
 
+std::vector<std::string> ClassNames() {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < CalibrationOptions{}.classes.size(); ++i) {
+    names.push_back(EditClassName(static_cast<EditClass>(i)));
+  }
+  return names;
+}
+
 void AddOptions(CLI::App& app, CalibrateFlags& flags) {
+  flags.classes = ClassNames();
   app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
       ->type_name("FILE");
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
@@ -36,9 +48,13 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
                  "Threads that compute; default: physical cores that this process may use")
       ->check(CLI::Range(1, 1024));
   app.add_option("--pairs", flags.pairs,
-                 "Pairs of prompts per class of edits; 60 accepts without a failure bound wrong "
+                 "Accepted pairs of prompts per class of edits; 60 without a failure bound wrong "
                  "accepts by 5 %")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--classes", flags.classes, "Classes of edits to measure; others stay closed")
+      ->delimiter(',')
+      ->check(CLI::IsMember(ClassNames()))
       ->capture_default_str();
   app.add_option("--seed", flags.seed, "Of the pairs")->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Longest prompt; longer ones are left out")
@@ -71,6 +87,11 @@ Status WriteText(const std::string& option, const std::string& path, const std::
 std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
   std::string command = "kvlink calibrate --pairs " + std::to_string(pairs) + " --seed " +
                         std::to_string(flags.seed) + " --ctx " + std::to_string(flags.ctx);
+  if (flags.classes.size() < ClassNames().size()) {
+    for (size_t i = 0; i < flags.classes.size(); ++i) {
+      command += (i == 0 ? " --classes " : ",") + flags.classes[i];
+    }
+  }
   if (flags.kv_type != "f16") command += " --kv-type " + flags.kv_type;
   if (!flags.prompts.empty()) command += " --prompts FILE";
   return command;
@@ -90,7 +111,10 @@ int Calibrate(const CalibrateFlags& flags) {
   options.threads = ChooseThreads(flags.threads);
   options.seed = flags.seed;
   options.context = flags.ctx;
-  options.pairs = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
+  options.accepts = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
+  for (size_t i = 0; i < options.classes.size(); ++i) {
+    options.classes[i] = std::ranges::count(flags.classes, ClassNames()[i]) > 0;
+  }
   if (!flags.prompts.empty()) {
     auto own = ReadWorkloadFile(flags.prompts, 0);
     if (!own.ok()) return Fail(own.status());
@@ -108,7 +132,7 @@ int Calibrate(const CalibrateFlags& flags) {
   }
 
   CalibrationFigures figures;
-  figures.command = CommandOf(flags, options.pairs);
+  figures.command = CommandOf(flags, options.accepts);
   const double cpu_start = ProcessCpuSeconds();
   std::unique_ptr<Progress> progress;
   if (!flags.quiet) progress = std::make_unique<Progress>(stderr, "calibrating");

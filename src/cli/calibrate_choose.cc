@@ -30,13 +30,13 @@ std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers) {
           setting("thin", 4, 16, 0.10, 0.50)};
 }
 
-ClassTrials TrialsOf(std::span<const PairOutcome> outcomes) {
+ClassTrials TrialsOf(std::span<const PairOutcome> outcomes, double tie_gap) {
   ClassTrials trials{};
   for (const PairOutcome& outcome : outcomes) {
     if (!outcome.trial.is_accepted()) continue;
     SimilarTrials& of_class = trials[static_cast<size_t>(outcome.trial.edit)];
     ++of_class.trials;
-    of_class.failures += outcome.failed() ? 1 : 0;
+    of_class.failures += outcome.failed(tie_gap) ? 1 : 0;
   }
   return trials;
 }

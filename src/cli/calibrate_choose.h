@@ -31,9 +31,14 @@ struct CalibrationSetting {
 // tighter bounds on what may have changed.
 std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers);
 
-// A failure: the first token would have been another, its distribution is further than this, or the
-// answer holds the donor's fact and the exact one does not.
+// A failure: the exact run prefers its first token by more than the tie gap, the first distribution
+// is further from it than this, or the answer holds the donor's fact and the exact one does not.
+//
+// Tie gap: what the model's own noise moves. The same prompts run with another type of K and V; the
+// difference between the two most likely tokens moves by less than the tie gap in kTieShare of the
+// cases. A token that flips within it is one that exact runs do not agree on either.
 constexpr double kMostFirstKl = 0.1;
+constexpr double kTieShare = 0.95;
 
 // One pair at one setting.
 struct PairOutcome {
@@ -44,15 +49,15 @@ struct PairOutcome {
   bool exact_has_fact = false, has_fact = false, has_donor_fact = false,
        exact_has_donor_fact = false;
   bool took_donor_fact() const { return has_donor_fact && !exact_has_donor_fact; }
-  bool failed() const {
-    return trial.is_accepted() && (!trial.distance.same_first ||
+  bool failed(double tie_gap) const {
+    return trial.is_accepted() && (trial.distance.first_gap > tie_gap ||
                                    !(trial.distance.first_kl <= kMostFirstKl) || took_donor_fact());
   }
 };
 
 using ClassTrials = std::array<SimilarTrials, static_cast<size_t>(EditClass::kCount)>;
 
-ClassTrials TrialsOf(std::span<const PairOutcome> outcomes);
+ClassTrials TrialsOf(std::span<const PairOutcome> outcomes, double tie_gap);
 
 bool Passes(const SimilarTrials& trials, const SimilarOptions& options);
 

@@ -19,6 +19,7 @@ PairOutcome Accepted(double first_kl, bool same_first) {
   outcome.trial.edit = EditClass::kValues;
   outcome.trial.distance.first_kl = first_kl;
   outcome.trial.distance.same_first = same_first;
+  outcome.trial.distance.first_gap = same_first ? 0 : 0.3;
   return outcome;
 }
 
@@ -72,9 +73,10 @@ TEST(Trials, CountAcceptsAndWhatIsWrongWithThem) {
   PairOutcome stale_as_exact = stale;
   stale_as_exact.exact_has_donor_fact = true;
   outcomes.push_back(stale_as_exact);
-  const ClassTrials trials = TrialsOf(outcomes);
+  const ClassTrials trials = TrialsOf(outcomes, 0);
   EXPECT_EQ(trials[0].trials, 5u);
   EXPECT_EQ(trials[0].failures, 3u);
+  EXPECT_EQ(TrialsOf(outcomes, 0.5)[0].failures, 2u) << "a flip within the tie gap is none";
 }
 
 TEST(Ladder, GoesFromStrictToLooseAndRaisesTheReuseDistance) {

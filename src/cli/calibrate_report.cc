@@ -36,7 +36,7 @@ struct Sums {
   std::vector<Distance> distances;
 };
 
-Sums SumOf(const std::vector<PairOutcome>& outcomes, const Filter& filter) {
+Sums SumOf(const std::vector<PairOutcome>& outcomes, const Filter& filter, double tie_gap = 0) {
   Sums sums;
   for (const PairOutcome& outcome : outcomes) {
     if (!filter(outcome)) continue;
@@ -45,7 +45,7 @@ Sums SumOf(const std::vector<PairOutcome>& outcomes, const Filter& filter) {
     if (!trial.was_planned) continue;
     ++sums.planned;
     sums.enlarged += trial.was_enlarged ? 1 : 0;
-    sums.failures += outcome.failed() ? 1 : 0;
+    sums.failures += outcome.failed(tie_gap) ? 1 : 0;
     sums.computed += trial.computed_share() + (trial.is_accepted() ? 0 : 1);
     if (!trial.is_accepted()) continue;
     ++sums.accepted;
@@ -62,29 +62,32 @@ std::string DistanceCells(const DistanceSummary& summary) {
 }
 
 std::string ClassRow(const CalibrationFigures& figures, size_t setting, EditClass edit) {
-  const Sums sums = SumOf(figures.outcomes[setting], [&](const PairOutcome& outcome) {
+  const auto is_of_class = [&](const PairOutcome& outcome) {
     return outcome.trial.was_planned && outcome.trial.edit == edit;
-  });
+  };
+  const Sums sums = SumOf(figures.outcomes[setting], is_of_class, figures.tie_gap);
+  const Sums every_flip = SumOf(figures.outcomes[setting], is_of_class, 0);
   const SimilarOptions& options = figures.ladder[setting].options;
-  const SimilarTrials trials{sums.accepted, sums.failures};
-  const double bound = verify::UpperErrorBound(trials.failures, trials.trials, options.confidence);
-  return Format("| %s | %s | %zu | %zu | %zu | %s | %s | %zu | %.1f %% | %s |\n",
-                figures.ladder[setting].name.c_str(), EditClassName(edit), sums.planned,
-                sums.accepted, sums.enlarged,
-                Percent(sums.computed, static_cast<double>(sums.planned)).c_str(),
-                DistanceCells(Summarise(sums.distances)).c_str(), sums.failures, 100 * bound,
-                Passes(trials, options) ? "yes" : "no");
+  const auto bound = [&](uint64_t failures) {
+    return 100 * verify::UpperErrorBound(failures, sums.accepted, options.confidence);
+  };
+  return Format(
+      "| %s | %s | %zu | %zu | %zu | %s | %s | %zu | %.1f %% | %.1f %% | %s |\n",
+      figures.ladder[setting].name.c_str(), EditClassName(edit), sums.planned, sums.accepted,
+      sums.enlarged, Percent(sums.computed, static_cast<double>(sums.planned)).c_str(),
+      DistanceCells(Summarise(sums.distances)).c_str(), sums.failures, bound(sums.failures),
+      bound(every_flip.failures), Passes({sums.accepted, sums.failures}, options) ? "yes" : "no");
 }
 
 constexpr const char* kClassHead =
     "| setting | class | tried | accepted | enlarged | rows computed | KL first, mean | p95 | KL "
-    "of 16, mean | top-1 | first token flipped | gap | failures | bound | passes |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+    "of 16, mean | top-1 | first token flipped | largest gap | failures | bound | bound with every "
+    "flip | passes |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 std::string KindTable(const CalibrationFigures& figures) {
   std::string text =
       "| edit | place | pairs | lent | accepted | rows computed | KL first, mean | p95 | KL of 16, "
-      "mean | top-1 | first token flipped | gap "
+      "mean | top-1 | first token flipped | largest gap "
       "|\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   const auto& outcomes = figures.outcomes[figures.choice.setting];
   for (size_t kind = 0; kind < static_cast<size_t>(PairKind::kCount); ++kind) {
@@ -208,10 +211,12 @@ std::string CalibrationTable(const CalibrationFigures& figures) {
                  "bound", "rows", "KL of 16", "top-1");
   for (size_t i = 0; i < kClasses; ++i) {
     const auto edit = static_cast<EditClass>(i);
-    const Sums sums =
-        SumOf(figures.outcomes[figures.choice.setting], [&](const PairOutcome& outcome) {
+    const Sums sums = SumOf(
+        figures.outcomes[figures.choice.setting],
+        [&](const PairOutcome& outcome) {
           return outcome.trial.was_planned && outcome.trial.edit == edit;
-        });
+        },
+        figures.tie_gap);
     const DistanceSummary summary = Summarise(sums.distances);
     const double bound = verify::UpperErrorBound(
         sums.failures, sums.accepted, figures.ladder[figures.choice.setting].options.confidence);
@@ -239,18 +244,30 @@ std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFig
       ClassList(figures.choice, false).c_str(), 100 * chosen.options.max_false_accepts,
       100 * chosen.options.confidence);
   text += Format(
-      "A wrong accept is an accepted answer whose first token would have been another, "
-      "or whose first distribution is more than %g nats (KL) from the exact one, or that "
-      "holds the donor's fact where the exact answer does not. Rows computed count what "
-      "ran for the attempt, of the rows that exact reuse would run; a refused attempt "
-      "counts its rows and all of them again.\n\n",
-      kMostFirstKl);
+      "A wrong accept is an accepted answer whose first token the exact run likes less than its "
+      "own "
+      "by more than the tie gap, whose first distribution is more than %g nats (KL) from the exact "
+      "one, or that holds the donor's fact where the exact answer does not. The tie gap of this "
+      "model is %.3f nats: %s. Rows computed count what ran for the attempt, of the rows that "
+      "exact "
+      "reuse would run; a refused attempt counts its rows and all of them again. \"Largest gap\": "
+      "by "
+      "how much the exact run preferred its own first token where another one came.\n\n",
+      kMostFirstKl, figures.tie_gap,
+      figures.noise.empty()
+          ? "no noise was measured, so every flip counts"
+          : Format("in %.0f %% of the cases the model's own noise moves the difference between the "
+                   "two most likely tokens by less",
+                   100 * kTieShare)
+                .c_str());
   if (!figures.noise.empty()) {
-    text += "Noise floor, exact runs of " + figures.noise_name +
-            ": KL first, mean / p95 / KL of 16, mean / top-1 / first token flipped / gap: " +
-            DistanceCells(Summarise(figures.noise)) +
-            Format(" (of %zu). Another chunking gives the same bits, so its noise is 0.\n\n",
-                   figures.noise.size());
+    text += Format(
+        "Noise floor, exact runs of %s, %zu prompts:\n\n| KL first, mean "
+        "| p95 | KL of 16, mean | top-1 | first token flipped | largest gap "
+        "|\n|---|---|---|---|---|---|\n"
+        "| %s |\n\nAnother chunking gives the same bits, so its noise is 0.\n\n",
+        figures.noise_name.c_str(), figures.noise.size(),
+        DistanceCells(Summarise(figures.noise)).c_str());
   }
   text += "## Settings and classes\n\nStrictest first; a class leaves at its first failure.\n\n" +
           SettingList(figures) + "\n" + kClassHead;

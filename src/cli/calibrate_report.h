@@ -25,6 +25,7 @@ struct CalibrationFigures {
   Choice choice;
   std::string noise_name;       // what was varied for the noise floor; empty: nothing
   std::vector<Distance> noise;  // of exact runs among themselves
+  double tie_gap = 0;
   double prefill_us_per_row = 0;
   double cpu_s = 0;
   uint64_t seed = 0;

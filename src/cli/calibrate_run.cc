@@ -1,10 +1,13 @@
 #include "cli/calibrate_run.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "cli/bench_report.h"
+#include "cli/divergence.h"
 #include "cli/machine.h"
 #include "cli/similar_setup.h"
 
@@ -12,7 +15,8 @@ namespace kvlink::cli {
 namespace {
 
 constexpr size_t kClasses = static_cast<size_t>(EditClass::kCount);
-constexpr uint64_t kGroupsPerPair = 2;  // when a class stays rare: so many groups at most
+// When a class stays rare: so many groups, and tries of the class, an accept at most.
+constexpr uint64_t kMostGroups = 2, kMostTries = 4;
 
 class Calibration {
  public:
@@ -35,12 +39,16 @@ class Calibration {
     for (const CalibrationGroup& group : GroupsOf(options_.own, options_.seed)) {
       if (Status status = TryGroup(group); !status.ok()) return status;
     }
-    const uint64_t most_groups = kGroupsPerPair * options_.pairs;
+    const uint64_t most_groups = kMostGroups * options_.accepts;
     for (uint64_t i = 0; i < most_groups && ShareDone() < 1; ++i) {
       if (Status status = TryGroup(corpus->Next()); !status.ok()) return status;
     }
+    if (!gap_shifts_.empty()) figures_.tie_gap = Percentile(gap_shifts_, kTieShare);
+    for (CalibrationSetting& setting : figures_.ladder) setting.options.tie_gap = figures_.tie_gap;
     std::vector<ClassTrials> trials;
-    for (const auto& outcomes : figures_.outcomes) trials.push_back(TrialsOf(outcomes));
+    for (const auto& outcomes : figures_.outcomes) {
+      trials.push_back(TrialsOf(outcomes, figures_.tie_gap));
+    }
     figures_.choice = Choose(trials, figures_.ladder.front().options);
     return Status::Ok();
   }
@@ -102,11 +110,18 @@ class Calibration {
     return Status::Ok();
   }
 
-  // Of the pairs wanted in all classes.
+  bool IsDone(size_t edit) const {
+    return !options_.classes[edit] || accepted_[edit] >= options_.accepts ||
+           tried_[edit] >= kMostTries * options_.accepts;
+  }
+
   double ShareDone() const {
-    uint64_t done = 0;
-    for (const uint32_t count : planned_) done += std::min(count, options_.pairs);
-    return static_cast<double>(done) / (static_cast<double>(options_.pairs) * kClasses);
+    double done = 0;
+    for (size_t edit = 0; edit < kClasses; ++edit) {
+      const double share = static_cast<double>(accepted_[edit]) / options_.accepts;
+      done += (IsDone(edit) ? 1 : share) / kClasses;
+    }
+    return std::min(done, 1.0);
   }
 
   Status TryGroup(const CalibrationGroup& group) {
@@ -129,14 +144,15 @@ class Calibration {
         }
         continue;
       }
-      uint32_t& planned = planned_[static_cast<size_t>(foreseen.edit)];
-      if (planned >= options_.pairs) continue;
-      ++planned;
+      const auto edit = static_cast<size_t>(foreseen.edit);
+      if (IsDone(edit)) continue;
+      ++tried_[edit];
       for (size_t i = 0; !is_lent && i + 1 < similar_.size(); ++i) {
         if (Status status = Lend(*runner_, *similar_[i], *donor); !status.ok()) return status;
       }
       is_lent = true;
       if (Status status = TryPair(pair, *tokens); !status.ok()) return status;
+      accepted_[edit] += figures_.outcomes.front().back().trial.is_accepted() ? 1 : 0;
       progress_(ShareDone(), std::to_string(figures_.outcomes.front().size()) + " pairs");
     }
     return Status::Ok();
@@ -178,7 +194,12 @@ class Calibration {
     auto rest = other_runner_->Force(**sequence, std::span(exact.tokens).first(kForced - 1));
     if (!rest.ok()) return rest.status();
     logits->insert(logits->end(), rest->begin(), rest->end());
-    figures_.noise.push_back(DistanceOf(exact, *logits, runner_->vocab_size()));
+    const uint32_t vocab = runner_->vocab_size();
+    figures_.noise.push_back(DistanceOf(exact, *logits, vocab));
+    for (uint32_t i = 0; i < kForced; ++i) {
+      const auto other = std::span(*logits).subspan(size_t{i} * vocab, vocab);
+      gap_shifts_.push_back(GapShift(exact.row(i, vocab), other));
+    }
     figures_.noise_name = "the same prompts with F16 and with BF16 K and V";
     return Status::Ok();
   }
@@ -190,7 +211,8 @@ class Calibration {
   std::optional<PromptRunner> runner_, other_runner_;
   std::unique_ptr<Cache> exact_, other_cache_;
   std::vector<std::unique_ptr<Cache>> similar_;  // by setting
-  std::array<uint32_t, kClasses> planned_{};
+  std::vector<double> gap_shifts_;               // of the noise floor
+  std::array<uint32_t, kClasses> tried_{}, accepted_{};
 };
 
 }  // namespace

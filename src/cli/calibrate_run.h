@@ -2,6 +2,7 @@
 // at every setting of the ladder.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,7 +17,9 @@ struct CalibrationOptions {
   int threads = 1;
   uint32_t chunk = 512;
   uint64_t seed = 1;
-  uint32_t pairs = 160;                    // per class, that a setting lends rows to
+  // Pairs of a class are tried until the strictest setting has accepted so many of them.
+  uint32_t accepts = 80;
+  std::array<bool, static_cast<size_t>(EditClass::kCount)> classes = {true, true, true, true};
   uint32_t noise_pairs = 60;               // exact runs for the noise floor; 0: none
   uint32_t context = 2048;                 // longer prompts are left out
   Workload own;                            // the user's prompts; tried first

@@ -32,6 +32,15 @@ TokenId Likeliest(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+double GapShift(std::span<const float> exact, std::span<const float> other) {
+  const auto first = static_cast<size_t>(Likeliest(exact));
+  size_t second = first == 0 ? 1 : 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    if (i != first && exact[i] > exact[second]) second = i;
+  }
+  return std::abs((double{exact[first]} - exact[second]) - (double{other[first]} - other[second]));
+}
+
 double ListedDivergence(std::span<const ListedToken> exact, std::span<const ListedToken> other) {
   std::unordered_map<TokenId, double> others;
   for (const ListedToken& listed : other) others[listed.token] = listed.logprob;

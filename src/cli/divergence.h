@@ -15,6 +15,9 @@ double Divergence(std::span<const float> exact, std::span<const float> other);
 // The most likely token; the lowest id of equal ones, as greedy sampling takes it.
 TokenId Likeliest(std::span<const float> logits);
 
+// By how much `other` moves the difference between the two most likely tokens of `exact`, in nats.
+double GapShift(std::span<const float> exact, std::span<const float> other);
+
 // A distribution of which the most likely tokens are known: exp(logprob) each, the rest lumped.
 struct ListedToken {
   TokenId token = -1;

@@ -26,6 +26,12 @@ TEST(Likeliest, OfEqualOnesTheLowest) {
   EXPECT_EQ(Likeliest(logits), 1);
 }
 
+TEST(GapShift, LooksAtTheTwoMostLikelyTokens) {
+  const std::vector<float> exact = {1, 5, 3}, other = {9, 4.5f, 4};
+  EXPECT_NEAR(GapShift(exact, other), 1.5, 1e-6);
+  EXPECT_EQ(GapShift(exact, exact), 0);
+}
+
 TEST(ListedDivergence, LumpsWhatIsNotListedByBoth) {
   const float half = std::log(0.5f), quarter = std::log(0.25f), eighth = std::log(0.125f);
   const std::vector<ListedToken> p = {{1, half}, {2, quarter}}, q = {{2, half}, {1, quarter}};

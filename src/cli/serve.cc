@@ -175,6 +175,7 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
   engine_options.max_sequences = flags.max_seqs;
   engine_options.chunk_tokens = flags.chunk;
   engine_options.max_queue = flags.max_queue;
+  engine_options.shadow_tie_gap = cache_options.similar.tie_gap;
   auto engine = engine::Engine::Create(model, *stack.cache, engine_options);
   if (!engine.ok()) return engine.status();
   stack.engine = *std::move(engine);

@@ -57,6 +57,7 @@ const std::vector<Parameter>& Parameters() {
       {"max_false_accepts", &O::max_false_accepts, 0, 1},
       {"confidence", &O::confidence, 0.5, 0.999999},
       {"min_trials", &O::min_trials, 1, 1 << 20},
+      {"tie_gap", &O::tie_gap, 0, 100},
       {"always_shadowed", &O::always_shadowed, 0, 1 << 20},
       {"shadow_share", &O::shadow_share, 0, 1},
       {"wasted_compute_share", &O::wasted_compute_share, 0, 1},
