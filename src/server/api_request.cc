@@ -142,7 +142,6 @@ void ReadCachePolicy(Fields& fields, ApiRequest* out) {
   engine::GenerationRequest& generation = out->generation;
   if (auto v = fields.String("cache_salt")) generation.ns.salt = *v;
   if (auto v = fields.Bool("cache_prompt")) generation.reuse = *v;
-  if (fields.Bool("deterministic").value_or(false)) out->similar = SimilarPolicy::kOff;
   (void)fields.String("prompt_cache_key");  // a routing hint; one cache serves all
   if (const Json* kvlink = fields.Object("kvlink")) {
     Fields nested(*kvlink, "kvlink");
@@ -151,6 +150,8 @@ void ReadCachePolicy(Fields& fields, ApiRequest* out) {
     if (auto v = nested.String("similar")) out->similar = ReadSimilar(*v, &nested);
     fields.Adopt(nested);
   }
+  // Whatever else it asks for.
+  if (fields.Bool("deterministic").value_or(false)) out->similar = SimilarPolicy::kOff;
 }
 
 void ReadDeadline(Fields& fields, ApiRequest* out) {

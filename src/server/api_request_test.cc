@@ -298,5 +298,15 @@ TEST(ApiRequest, ManyKeysAreCheap) {
   EXPECT_TRUE(std::holds_alternative<ApiRequest>(ParseChatRequest(body, Limits(), kVocab)));
 }
 
+TEST(ApiRequest, DeterministicSwitchesSimilarReuseOffWhateverElseIsAskedFor) {
+  EXPECT_EQ(ParseChat(Json::object()).similar, std::nullopt);
+  EXPECT_EQ(ParseChat({{"kvlink", {{"similar", "strict"}}}}).similar, SimilarPolicy::kStrict);
+  EXPECT_EQ(ParseChat({{"deterministic", true}}).similar, SimilarPolicy::kOff);
+  EXPECT_EQ(ParseChat({{"deterministic", true}, {"kvlink", {{"similar", "on"}}}}).similar,
+            SimilarPolicy::kOff);
+  EXPECT_THAT(ChatError({{"kvlink", {{"similar", "maybe"}}}}).message,
+              HasSubstr("must be off, on or strict, not 'maybe'"));
+}
+
 }  // namespace
 }  // namespace kvlink::server
