@@ -85,11 +85,20 @@ const TileKernels& PlainTable() {
 
 #if HWY_TARGET <= HWY_AVX3_DL
 const TileKernels& Bf16DotTable() {
-  static constexpr TileKernels kTable = {
-      kIsa,           kBf16ScoreRows,     kPairRows,  /*dims_per_word=*/2,
-      /*pairs=*/true, &PackBf16,          &ScoreBf16, &Softcap,
-      &Softmax<Bf16Weights>,   &WeighBf16,         &Fold,      &Normalize,
-      &Rotate,        &ToKv<Bf16Elements>};
+  static constexpr TileKernels kTable = {kIsa,
+                                         kBf16ScoreRows,
+                                         kPairRows,
+                                         /*dims_per_word=*/2,
+                                         /*pairs=*/true,
+                                         &PackBf16,
+                                         &ScoreBf16,
+                                         &Softcap,
+                                         &Softmax<Bf16Weights>,
+                                         &WeighBf16,
+                                         &Fold,
+                                         &Normalize,
+                                         &Rotate,
+                                         &ToKv<Bf16Elements>};
   return kTable;
 }
 #endif

@@ -22,8 +22,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 #if HWY_TARGET <= HWY_AVX3_DL
-// Templates are compiled for the instructions switched on where they are defined; without intrinsics
-// for BF16 the compiler makes none of those.
+// Templates are compiled for the instructions switched on where they are defined; without
+// intrinsics for BF16 the compiler makes none of those.
 #pragma GCC push_options
 #pragma GCC target("avx512vnni,avx512bf16")
 
@@ -58,7 +58,8 @@ void WeighUnits(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT sca
     for (int u = 0; u < U; u++) sum[r][u][0] = sum[r][u][1] = P::Zero();
   }
   // Weights of an even position and the next one are one word.
-  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next) __attribute__((always_inline)) {
+  const auto add = [&](uint32_t even, const std::byte* v, const std::byte* next)
+      __attribute__((always_inline)) {
     __m512i pair[U][2];
     HWY_UNROLL(2)
     for (int u = 0; u < U; u++) {

@@ -132,8 +132,8 @@ HWY_INLINE float Weights(float* HWY_RESTRICT scores, uint32_t first, uint32_t la
 
 // Each pass takes all rows, so that the processor need not wait for the end of one row's reduction.
 template <class Form>
-void Softmax(float* scores, uint32_t rows, const RowRange& range,
-             const uint16_t* value_scales, float* m_l, size_t m_l_stride, float* weight_scales) {
+void Softmax(float* scores, uint32_t rows, const RowRange& range, const uint16_t* value_scales,
+             float* m_l, size_t m_l_stride, float* weight_scales) {
   const float infinity = std::numeric_limits<float>::infinity();
   const uint32_t first = RoundDown(range.begin), last = RoundUp(range.end);
   for (uint32_t r = 0; r < rows; r++) {
