@@ -81,7 +81,7 @@ struct SimilarOptions {
   // The bound on wrong accepts, per cluster of requests.
   double max_false_accepts = 0.05;
   double confidence = 0.95;
-  uint32_t min_trials = 60;             // 60 without a failure bound 5 % at 95 %
+  uint32_t min_trials = 60;  // 60 without a failure bound 5 % at 95 %
   // Nats by which the exact run may prefer its first token to the answer's without a trial counting
   // as a failure: what the model's own noise moves (another type of K and V), as calibrated.
   double tie_gap = 0;
