@@ -205,10 +205,10 @@ void Conductor::Clear() {
   state_->store->Clear();
 }
 
-// Texts are kept per namespace, by the same typed and length-prefixed fields as blocks.
+// Texts are kept per namespace, by the same typed and length-prefixed fields as blocks; with
+// sharing off as well, so that what a chat's history is made of does not depend on it.
 void Conductor::Remember(const Namespace& ns, std::string_view text,
                          std::span<const TokenId> tokens) {
-  if (state_->options.sharing == Sharing::kOff) return;
   state_->texts.Remember(state_->keys.MakeRoot(ns).extras, text, tokens);
 }
 
