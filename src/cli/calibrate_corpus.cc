@@ -361,7 +361,13 @@ CalibrationGroup Corpus::Next() {
     Draft other = draft;
     if (!other.Edit(kind, pair.place, passages_, random_, &pair)) continue;
     pair.messages = other.Messages();
-    if (pair.messages.front().content == group.donor.front().content) continue;
+    // No edit by chance, or the one of another pair: the same trial twice would count twice.
+    const auto same = [&](const std::vector<model::ChatMessage>& messages) {
+      return messages.front().content == pair.messages.front().content;
+    };
+    const bool is_there = std::ranges::any_of(
+        group.pairs, [&](const CalibrationPair& before) { return same(before.messages); });
+    if (same(group.donor) || is_there) continue;
     group.pairs.push_back(std::move(pair));
   }
   return group;

@@ -43,8 +43,10 @@ TEST(Corpus, ThePairsOfAGroupDifferFromTheirDonorByOneEdit) {
   for (int i = 0; i < 20; ++i) {
     const CalibrationGroup group = corpus.Next();
     EXPECT_FALSE(group.pairs.empty());
+    std::set<std::string> systems;
     for (const CalibrationPair& pair : group.pairs) {
       EXPECT_NE(SystemOf(pair.messages), SystemOf(group.donor)) << PairKindName(pair.kind);
+      EXPECT_TRUE(systems.insert(SystemOf(pair.messages)).second) << "the same trial twice";
       EXPECT_EQ(pair.messages.size(), 2u);
       EXPECT_EQ(SystemOf(pair.messages).find('{'), std::string::npos);
     }

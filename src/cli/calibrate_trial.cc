@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "cli/divergence.h"
 
 namespace kvlink::cli {
@@ -19,12 +20,15 @@ LookupRequest RequestOf(std::span<const TokenId> prompt, SimilarPolicy similar) 
   return request;
 }
 
-// The rows to run, ascending: those selected, or all that are not ready.
+// The rows to run, ascending: those selected, or all that are not ready. The last one always runs,
+// for its logits.
 std::vector<uint32_t> PositionsToRun(const Sequence& sequence, size_t prompt_size) {
   std::vector<uint32_t> positions;
   if (sequence.computed_rows().empty()) {
-    positions.resize(prompt_size - sequence.num_ready());
-    std::iota(positions.begin(), positions.end(), sequence.num_ready());
+    const auto first =
+        std::min<uint32_t>(sequence.num_ready(), static_cast<uint32_t>(prompt_size) - 1);
+    positions.resize(prompt_size - first);
+    std::iota(positions.begin(), positions.end(), first);
   }
   for (const Selection::Range& range : sequence.computed_rows()) {
     for (uint32_t i = 0; i < range.num_rows; ++i) positions.push_back(range.position + i);
@@ -73,14 +77,16 @@ Result<PromptRunner> PromptRunner::Create(const model::Model& model, int threads
 
 Result<std::vector<float>> PromptRunner::RunPrompt(Sequence& sequence,
                                                    std::span<const TokenId> prompt) {
+  KVLINK_CHECK(!prompt.empty());
   const std::vector<uint32_t> positions = PositionsToRun(sequence, prompt.size());
   std::vector<float> last;
   for (size_t first = 0; first < positions.size(); first += chunk_) {
     const size_t count = std::min<size_t>(chunk_, positions.size() - first);
+    const uint32_t ready = sequence.num_ready();
     std::vector<kernel::BatchRow> rows;
     std::vector<TokenId> tokens;
     for (const uint32_t position : std::span(positions).subspan(first, count)) {
-      rows.push_back({0, position, true});
+      rows.push_back({0, position, position >= ready});
       tokens.push_back(prompt[position]);
     }
     const SpanTable* table = &sequence.table();
@@ -90,8 +96,8 @@ Result<std::vector<float>> PromptRunner::RunPrompt(Sequence& sequence,
         {tokens, rows, {&table, 1}, std::span(&output, is_end ? size_t{1} : size_t{0})});
     if (!logits.ok()) return logits.status();
     if (is_end) last.assign(*logits, *logits + vocab_size());
-    const uint32_t ready = sequence.num_ready();
-    sequence.Commit(prompt.subspan(ready, positions[first + count - 1] + 1 - ready));
+    const uint32_t end = positions[first + count - 1] + 1;
+    if (end > ready) sequence.Commit(prompt.subspan(ready, end - ready));
     rows_run_ += count;
   }
   return last;
