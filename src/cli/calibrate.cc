@@ -123,15 +123,18 @@ int Calibrate(const CalibrateFlags& flags) {
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
   if (const Status status = CheckModel(**model); !status.ok()) return Fail(status);
+  CalibrationFigures figures;
   std::unique_ptr<model::Model> other;
-  if (!flags.no_noise && !flags.quick && flags.kv_type == "f16") {
-    auto opened = OpenModel(flags.model, "bf16", /*quiet=*/true);
+  if (!flags.no_noise && !flags.quick) {
+    const std::string other_type = flags.kv_type == "f16" ? "bf16" : "f16";
+    figures.noise_name =
+        "the same prompts with " + flags.kv_type + " and with " + other_type + " K and V";
+    auto opened = OpenModel(flags.model, other_type, /*quiet=*/true);
     if (!opened.ok()) return Fail(opened.status());
     other = *std::move(opened);
     options.other_kv = other.get();
   }
 
-  CalibrationFigures figures;
   figures.command = CommandOf(flags, options.accepts);
   const double cpu_start = ProcessCpuSeconds();
   std::unique_ptr<Progress> progress;

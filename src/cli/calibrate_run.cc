@@ -200,7 +200,6 @@ class Calibration {
       const auto other = std::span(*logits).subspan(size_t{i} * vocab, vocab);
       gap_shifts_.push_back(GapShift(exact.row(i, vocab), other));
     }
-    figures_.noise_name = "the same prompts with F16 and with BF16 K and V";
     return Status::Ok();
   }
 
