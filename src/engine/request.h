@@ -71,6 +71,7 @@ struct Shadow {
   std::vector<float> logits;  // that the first token was drawn from [vocabulary]
   std::vector<TokenId> prompt;
   Namespace ns;
+  bool store = true;  // as the request said
 };
 
 struct Ending {

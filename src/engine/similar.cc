@@ -16,8 +16,8 @@ constexpr size_t kMostShadows = 16;
 
 // An answer agreed with the exact one when its first token would have been the same, or one that
 // the exact run likes as well up to shadow_tie_gap, and its distribution was closer than this, in
-// nats: the first quantisation that shows, Q4_K_M against
-// F16, is at 0.03, an answer of another kind beyond 0.1.
+// nats: the first quantisation that shows, Q4_K_M against F16, is at 0.03, an answer of another
+// kind beyond 0.1.
 constexpr double kMostDivergence = 0.1;
 
 void NoteAccept(Core& core, Request& request, std::span<const float> logits, uint64_t shadow) {
@@ -34,6 +34,7 @@ void NoteAccept(Core& core, Request& request, std::span<const float> logits, uin
   copy->logits.assign(logits.begin(), logits.end());
   copy->prompt = request.params.prompt;
   copy->ns = request.params.ns;
+  copy->store = request.params.store;
   core.shadows.push_back(std::move(copy));
   if (core.shadows.size() > kMostShadows) core.shadows.pop_front();
 }
@@ -69,6 +70,7 @@ void StartShadow(Core& core) {
   core.shadows.pop_back();
   request->params.prompt = std::move(request->shadow->prompt);
   request->params.ns = request->shadow->ns;
+  request->params.store = request->shadow->store;
   request->params.max_tokens = request->max_tokens = 1;
   request->submitted = core.Now();
   request->trunk.tokens = request->params.prompt;
@@ -79,7 +81,7 @@ void StartShadow(Core& core) {
   core.waiting.push_back(std::move(request));
 }
 
-// Its blocks stay: it goes on there when it starts again.
+// The blocks that it stored stay: it goes on there when it starts again.
 void PutBack(Core& core, Request& request) {
   request.shadow->prompt = request.params.prompt;
   auto shadow = std::make_unique<Shadow>(std::move(*request.shadow));

@@ -196,6 +196,36 @@ TEST(Shadows, FindOutInIdleTimeThatAnAnswerWasWrong) {
   harness.ExpectReference(Clock(3), *outcome);
 }
 
+TEST(Shadows, FailByTheirDistributionHoweverWideTheTieGap) {
+  for (const double tie_gap : {0.0, 1e9}) {
+    HarnessOptions options = With(Check::kAcceptsAll);
+    options.similar.always_shadowed = 1000;
+    options.engine.shadow_tie_gap = tie_gap;
+    Harness harness(options);
+    harness.Run(Clock(1));
+    harness.Run(Clock(2));
+    WaitForShadows(harness, 1);
+    // A hash's distribution is another one whatever its first token: the divergence still tells.
+    EXPECT_EQ(harness.engine().Stats().cache.shadow_failures, 1u) << tie_gap;
+  }
+}
+
+TEST(Shadows, StoreNothingForARequestThatMayNot) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.similar.always_shadowed = 1000;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  GenerationRequest request = Clock(2);
+  request.store = false;
+  EXPECT_GT(harness.Run(request)->report().similar_tokens, 0u);
+  WaitForShadows(harness, 1);
+  GenerationRequest exact = Clock(2);
+  exact.similar = SimilarPolicy::kOff;
+  const auto outcome = harness.Run(exact);
+  EXPECT_LT(outcome->report().cached_tokens, 16u);
+  harness.ExpectReference(exact, *outcome);
+}
+
 TEST(Shadows, GiveWayToRequests) {
   HarnessOptions options = With(Check::kAcceptsAll);
   options.similar.always_shadowed = 1000;
