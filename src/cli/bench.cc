@@ -37,7 +37,7 @@ using nlohmann::ordered_json;
 constexpr size_t kComparedAnswers = 30;  // of mode similar, with their exact runs
 
 struct BenchFlags {
-  std::string model, workload, json, kv_memory, kv_type = "f16", url, model_name, api_key,
+  std::string model, workload, json, kv_memory, kv_type = "auto", url, model_name, api_key,
                                                 synthetic;
   std::string endpoint = "chat", similar = "on", calibration;
   std::vector<std::string> shapes;
@@ -81,7 +81,7 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
                  "RAM for KV; default: enough to run all users at once without sharing")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "f16, bf16 or q8_0")
+      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
       ->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
       ->check(CLI::Range(16, 1 << 24));

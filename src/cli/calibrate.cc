@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kQuickPairs = 2;
 
 struct CalibrateFlags {
-  std::string model, kv_type = "f16", out, report, prompts;
+  std::string model, kv_type = "auto", out, report, prompts;
   std::vector<std::string> classes;
   int threads = 0;
   uint32_t pairs = CalibrationOptions{}.accepts, ctx = CalibrationOptions{}.context;
@@ -42,7 +42,7 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
   app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
       ->type_name("FILE");
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CLI::IsMember(KvTypeNames()))
+      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
       ->capture_default_str();
   app.add_option("--threads", flags.threads,
                  "Threads that compute; default: physical cores that this process may use")
@@ -92,7 +92,7 @@ std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
       command += (i == 0 ? " --classes " : ",") + flags.classes[i];
     }
   }
-  if (flags.kv_type != "f16") command += " --kv-type " + flags.kv_type;
+  if (flags.kv_type != "auto") command += " --kv-type " + flags.kv_type;
   if (!flags.prompts.empty()) command += " --prompts FILE";
   return command;
 }
@@ -126,9 +126,10 @@ int Calibrate(const CalibrateFlags& flags) {
   CalibrationFigures figures;
   std::unique_ptr<model::Model> other;
   if (!flags.no_noise && !flags.quick) {
-    const std::string other_type = flags.kv_type == "f16" ? "bf16" : "f16";
-    figures.noise_name =
-        "the same prompts with " + flags.kv_type + " and with " + other_type + " K and V";
+    const KvType type = (*model)->kv_shape().type;
+    const std::string other_type = KvTypeName(type == KvType::kF16 ? KvType::kBF16 : KvType::kF16);
+    figures.noise_name = std::string("the same prompts with ") + KvTypeName(type) + " and with " +
+                         other_type + " K and V";
     auto opened = OpenModel(flags.model, other_type, /*quiet=*/true);
     if (!opened.ok()) return Fail(opened.status());
     other = *std::move(opened);

@@ -51,10 +51,11 @@ std::vector<std::string> KvTypeNames() {
 }
 
 std::string CheckKvType(const std::string& name) {
-  std::string names;
+  std::string names = "auto";
+  if (name == names) return "";
   for (const std::string& known : KvTypeNames()) {
     if (name == known) return "";
-    names += (names.empty() ? "" : ", ") + known;
+    names += ", " + known;
   }
   if (name.starts_with("q4")) {
     return "'" + name + "': four bits change answers too much (KL 0.15 on SmolLM2-135M, " +

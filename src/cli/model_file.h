@@ -24,17 +24,18 @@ Result<std::string> FindModelFile(const std::string& given, const char* environm
                                   const std::string& folder);
 
 // FindModelFile with this process's environment and folder, then Model::Load with progress on
-// stderr. kv_type: one of KvTypeNames(). context: most tokens of prompt and answer; 0: the model's.
+// stderr. kv_type: "auto" (see model::LoadOptions) or one of KvTypeNames(). context: most tokens of
+// prompt and answer; 0: the model's.
 Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
                                                 const std::string& kv_type, bool quiet,
                                                 uint32_t context = 0);
 
-// What --kv-type may be: "f16", "bf16", "q8_0".
+// What --kv-type may be beside "auto": "f16", "bf16", "q8_0".
 std::vector<std::string> KvTypeNames();
-// For CLI::Option::check: empty for one of these, otherwise what is wrong with it.
+// For CLI::Option::check: empty for "auto" and these, otherwise what is wrong with it.
 std::string CheckKvType(const std::string& name);
 inline constexpr const char* kKvTypeHelp =
     "Type of K and V in the cache: f16; bf16, as large and faster where the processor multiplies "
-    "it; q8_0, half as large";
+    "it; q8_0, half as large; auto: bf16 where it is faster and no less exact than the weights";
 
 }  // namespace kvlink::cli

@@ -25,7 +25,7 @@ namespace kvlink::cli {
 namespace {
 
 struct ServeFlags {
-  std::string model, host = "127.0.0.1", kv_memory, kv_type = "f16", sharing = "exact",
+  std::string model, host = "127.0.0.1", kv_memory, kv_type = "auto", sharing = "exact",
                      similar = "off", calibration, api_keys, log_dir;
   std::vector<std::string> model_names;
   int port = 8080, threads = 0, http_threads = 2;
@@ -67,7 +67,7 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
                  "RAM for KV, such as 4GiB; default: half of what is free")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "f16, bf16 or q8_0")
+      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
       ->capture_default_str();
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/isa.h"
+#include "kernel/tile_kernels.h"
 #include "model/cpu_backend.h"
 #include "model/fingerprint.h"
 #include "model/gguf_file.h"
@@ -62,6 +64,14 @@ ModelInfo Describe(const GgufFile& file, const Dimensions& d) {
   std::transform(info.weight_type.begin(), info.weight_type.end(), info.weight_type.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return info;
+}
+
+// See LoadOptions::kv_type. What BF16 rounds away of K and V is less than what such weights round
+// away of them: the divergence from F16 is that of any change in the last bit (ADR 0010).
+KvType BestKvType(const std::string& weight_type) {
+  static_cast<void>(kernel::ApplyIsaEnvironment());  // a bad value is reported by NewRunner
+  const bool finer = weight_type == "F32" || weight_type == "F16";
+  return !finer && kernel::HasBf16Dot(kernel::CurrentIsa()) ? KvType::kBF16 : KvType::kF16;
 }
 
 // Copies the weights that the packed product knows, and gives the pages of the file that held them
@@ -134,7 +144,7 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
   auto model = std::make_unique<LoadedModel>();
   model->info_ = Describe(**file, d);
   model->shape_ = {d.num_layers, d.num_kv_heads, d.head_dim, options.tokens_per_block,
-                   options.kv_type};
+                   options.kv_type.value_or(BestKvType(model->info_.weight_type))};
   const std::string digest = DigestOf((*file)->bytes(), [&](double fraction) {
     report(kProgressVocabulary + (kProgressDigest - kProgressVocabulary) * fraction);
   });
