@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <utility>
 
@@ -49,7 +51,8 @@ TileWorker::TileWorker(const TileShape& shape, const TileKernels& kernels, bool 
       kernels_(kernels),
       prefetch_(prefetch),
       dims_(shape.kv.head_dim),
-      record_floats_(RecordFloats(shape.kv.head_dim)) {
+      record_floats_(RecordFloats(shape.kv.head_dim)),
+      float_softmax_(TileKernelsOf(kernels.isa, KvType::kF16).softmax) {
   const size_t rows = size_t{shape.max_queries} * shape.heads_per_kv;
   queries_.Reserve(rows * dims_ / kernels.dims_per_word);
   query_scales_.Reserve(rows);
@@ -227,6 +230,48 @@ void TileWorker::Fold(uint32_t chunk, const float* next, float* records) {
       } else {
         kernels_.fold(records + offset, next + offset, dims_);
       }
+    }
+  }
+}
+
+// The chunk's scores become weights relative to each row's largest one in it.
+void TileWorker::KeepWeights(uint32_t chunk) {
+  const uint32_t chunks = tile_->chunk_end - tile_->chunk_begin, slot = chunk - tile_->chunk_begin;
+  const float softcap = input_.params->softcap;
+  for (uint32_t r = 0; r < num_rows_; r++) {
+    const ChunkRange seen = SeenByRows(r, 1, chunk);
+    if (seen.begin == seen.end) continue;
+    float* scores = scores_.data() + size_t{r} * kScoreStride;
+    if (softcap > 0) {
+      kernels_.softcap(scores, seen.begin, seen.end, softcap * std::numbers::log2e_v<float>);
+    }
+    const size_t kept = size_t{r} * chunks + slot;
+    float no_scale = 0;
+    float_softmax_(scores, 1, {seen.begin, seen.end, seen.begin, seen.end}, value_scales_.data(),
+                   kept_states_.data() + kept * 2, 2, &no_scale);
+    std::copy(scores + seen.begin, scores + seen.end,
+              kept_.data() + kept * kChunkTokens + seen.begin);
+  }
+}
+
+void TileWorker::AddReceived(float* received) {
+  const uint32_t chunks = tile_->chunk_end - tile_->chunk_begin;
+  for (uint32_t r = 0; r < num_rows_; r++) {
+    const float* states = kept_states_.data() + size_t{r} * chunks * 2;  // l > 0 where a row sees
+    float largest = -std::numeric_limits<float>::infinity(), sum = 0;
+    for (uint32_t c = 0; c < chunks; c++) {
+      if (states[2 * c + 1] > 0) largest = std::max(largest, states[2 * c]);
+    }
+    for (uint32_t c = 0; c < chunks; c++) {
+      if (states[2 * c + 1] > 0) sum += states[2 * c + 1] * std::exp2(states[2 * c] - largest);
+    }
+    for (uint32_t c = 0; c < chunks; c++) {
+      if (!(states[2 * c + 1] > 0)) continue;
+      const ChunkRange seen = SeenByRows(r, 1, tile_->chunk_begin + c);
+      const float scale = std::exp2(states[2 * c] - largest) / sum;
+      const float* weights = kept_.data() + (size_t{r} * chunks + c) * kChunkTokens;
+      float* to = received + size_t{tile_->chunk_begin + c} * kChunkTokens;
+      for (uint32_t t = seen.begin; t < seen.end; t++) to[t] += scale * weights[t];
     }
   }
 }

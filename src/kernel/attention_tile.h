@@ -74,6 +74,12 @@ class TileWorker {
   const float* Run(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
                    float* records);
 
+  // Adds to received[p] the attention that the tile's queries pay to position p, the sum over them
+  // and their heads. The tile begins with the first chunk that any of them sees.
+  template <typename ShiftAngles>
+  void Receive(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
+               float* received);
+
  private:
   // A piece of the current or the next chunk.
   struct ChunkPiece {
@@ -91,7 +97,11 @@ class TileWorker {
   }
   void CutChunk(uint32_t chunk, Pieces* pieces) const;
   void PackQueries(const float* shift_angles);
+  template <typename ShiftAngles>
+  void ScoreChunk(uint32_t chunk, const ShiftAngles& shift_angles);
   void Score(uint32_t chunk, size_t index, bool first_chunk);
+  void KeepWeights(uint32_t chunk);
+  void AddReceived(float* received);
   void Softmax(uint32_t chunk, float* records);
   void SoftmaxRows(const ChunkRange& seen, uint32_t begin, uint32_t end, float* records);
   void Weigh(uint32_t chunk, float* records);
@@ -134,6 +144,10 @@ class TileWorker {
   std::vector<uint16_t> value_scales_;  // of a chunk
   Pieces pieces_, next_pieces_;
   std::vector<ValueRun> runs_;
+
+  // Of Receive: weights [rows][chunks of the tile][kChunkTokens], and {m, l} of each row and chunk.
+  decltype(TileKernels::softmax) float_softmax_;
+  std::vector<float> kept_, kept_states_;
 };
 
 template <typename ShiftAngles>
@@ -156,15 +170,7 @@ const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
       next_pieces_.clear();
     }
     if (!pieces_.empty()) {
-      range_ = Seen(0, tile.num_queries - 1, chunk);
-      for (size_t i = 0; i < pieces_.size(); i++) {
-        const int32_t shift = pieces_[i].piece.shift;
-        if (shift != packed_shift_) {
-          packed_shift_ = shift;
-          PackQueries(shift == 0 ? nullptr : shift_angles(shift));
-        }
-        Score(chunk, i, chunk == tile.chunk_begin);
-      }
+      ScoreChunk(chunk, shift_angles);
       Softmax(chunk, result);
       Weigh(chunk, result);
       if (fold) Fold(chunk, result, records);
@@ -173,6 +179,36 @@ const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
     std::swap(pieces_, next_pieces_);
   }
   return records;
+}
+
+template <typename ShiftAngles>
+void TileWorker::ScoreChunk(uint32_t chunk, const ShiftAngles& shift_angles) {
+  range_ = Seen(0, tile_->num_queries - 1, chunk);
+  for (size_t i = 0; i < pieces_.size(); i++) {
+    const int32_t shift = pieces_[i].piece.shift;
+    if (shift != packed_shift_) {
+      packed_shift_ = shift;
+      PackQueries(shift == 0 ? nullptr : shift_angles(shift));
+    }
+    Score(chunk, i, chunk == tile_->chunk_begin);
+  }
+}
+
+template <typename ShiftAngles>
+void TileWorker::Receive(const QueryTile& tile, const TileInput& input,
+                         const ShiftAngles& shift_angles, float* received) {
+  Begin(tile, input);
+  PackQueries(nullptr);
+  const uint32_t chunks = tile.chunk_end - tile.chunk_begin;
+  kept_.resize(size_t{num_rows_} * chunks * kChunkTokens);
+  kept_states_.assign(size_t{num_rows_} * chunks * 2, 0.0f);
+  for (uint32_t chunk = tile.chunk_begin; chunk < tile.chunk_end; chunk++) {
+    CutChunk(chunk, &pieces_);
+    if (pieces_.empty()) continue;
+    ScoreChunk(chunk, shift_angles);
+    KeepWeights(chunk);
+  }
+  AddReceived(received);
 }
 
 }  // namespace kvlink::kernel

@@ -4,6 +4,7 @@
 // tokens at equal positions have equal K and V. Pages are filled with NaN until a row is written.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -138,7 +139,8 @@ class AttentionWorld {
     return std::move(result).value();
   }
 
-  Outputs Run(PagedAttention& attention, const std::vector<Step>& steps, int threads = 1) const {
+  Outputs Run(PagedAttention& attention, const std::vector<Step>& steps, int threads = 1,
+              std::span<const ObservedRows> observed = {}) const {
     std::vector<const WorldSequence*> sequences;
     std::vector<const SpanTable*> tables;
     std::vector<BatchRow> rows;
@@ -153,9 +155,14 @@ class AttentionWorld {
     }
     const Status status = attention.Prepare(tables, rows, threads);
     EXPECT_TRUE(status.ok()) << status.ToString();
+    if (!observed.empty()) {
+      const Status observing = attention.Observe(observed);
+      EXPECT_TRUE(observing.ok()) << observing.ToString();
+    }
     Outputs outputs;
     for (uint32_t layer = 0; status.ok() && layer < shape_.kv.num_layers; layer++)
       outputs.push_back(RunLayer(attention, layer, steps, threads));
+    if (!observed.empty()) attention.TakeObserved();
     return outputs;
   }
   // Positions [begin, end) of one sequence, in batches of `chunk` rows.
@@ -173,17 +180,17 @@ class AttentionWorld {
   }
 
   // ---- the naive answer, in double precision
-  std::vector<double> Expected(const Step& step, uint32_t layer) const {
+  // What each head pays to each position, [heads][position + 1].
+  std::vector<std::vector<double>> ExpectedWeights(const Step& step, uint32_t layer) const {
     const AttentionParams all = shape_.Params();
     const LayerParams& params = all.layer(layer);
     const uint32_t dims = shape_.kv.head_dim;
     uint32_t first = 0;
     while (params.window > 0 && step.position - first >= params.window) first++;
-    std::vector<double> out;
+    std::vector<std::vector<double>> weights;
     for (uint32_t head = 0; head < shape_.num_heads(); head++) {
       const uint32_t kv_head = head / shape_.heads_per_kv;
-      std::vector<double> scores, sum(dims, 0.0);
-      double largest = -std::numeric_limits<double>::infinity();
+      std::vector<double> scores(step.position + 1, -std::numeric_limits<double>::infinity());
       for (uint32_t p = first; p <= step.position; p++) {
         const int32_t shift = ShiftAt(step.sequence->table, p);
         const auto q = Rotated(Raw(step.sequence->tokens[step.position], 0, layer, head),
@@ -195,15 +202,28 @@ class AttentionWorld {
         for (uint32_t d = 0; d < dims; d++) score += q[d] * k[d];
         score *= params.scale;
         if (params.softcap > 0) score = params.softcap * std::tanh(score / params.softcap);
-        scores.push_back(score);
-        largest = std::max(largest, score);
+        scores[p] = score;
       }
+      const double largest = *std::max_element(scores.begin(), scores.end());
       double total = 0;
       for (double& s : scores) total += s = std::exp(s - largest);
-      for (uint32_t p = first; p <= step.position; p++) {
+      for (double& s : scores) s /= total;
+      weights.push_back(std::move(scores));
+    }
+    return weights;
+  }
+  std::vector<double> Expected(const Step& step, uint32_t layer) const {
+    const std::vector<std::vector<double>> weights = ExpectedWeights(step, layer);
+    const uint32_t dims = shape_.kv.head_dim;
+    std::vector<double> out;
+    for (uint32_t head = 0; head < shape_.num_heads(); head++) {
+      const uint32_t kv_head = head / shape_.heads_per_kv;
+      std::vector<double> sum(dims, 0.0);
+      for (uint32_t p = 0; p <= step.position; p++) {
+        if (weights[head][p] == 0) continue;
         std::vector<double> v = Rotated(Raw(step.sequence->tokens[p], 2, layer, kv_head), {}, 0);
         Round(&v);
-        for (uint32_t d = 0; d < dims; d++) sum[d] += scores[p - first] / total * v[d];
+        for (uint32_t d = 0; d < dims; d++) sum[d] += weights[head][p] * v[d];
       }
       out.insert(out.end(), sum.begin(), sum.end());
     }

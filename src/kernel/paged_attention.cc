@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "kernel/angle_table.h"
+#include "kernel/attention_observer.h"
 #include "kernel/attention_plan.h"
 #include "kernel/attention_tile.h"
 #include "kernel/attention_tuning.h"
@@ -113,6 +115,7 @@ class TiledAttention : public PagedAttention {
     const TileShape shape = {params.shape, plan.heads_per_kv(), plan.max_tile_queries()};
     for (int i = 0; i < params.max_threads; i++)
       workers_.push_back(std::make_unique<TileWorker>(shape, kernels, tuning.prefetch));
+    observer_.emplace(params.shape, plan.heads_per_kv(), plan.max_tile_queries());
   }
 
   Status Prepare(std::span<const SpanTable* const> tables, std::span<const BatchRow> rows,
@@ -121,6 +124,7 @@ class TiledAttention : public PagedAttention {
       return Invalid("num_threads must be 1 to " + std::to_string(params_.max_threads) + ", not " +
                      std::to_string(num_threads));
     }
+    observer_->Clear();
     if (Status s = rows_.Build(params_.shape, tables, rows); !s.ok()) return s;
     for (AngleTable& angles : angles_) angles.Build(rows_);
     const size_t merges = rows.size() * params_.shape.num_kv_heads;
@@ -134,6 +138,11 @@ class TiledAttention : public PagedAttention {
     for (Layer& layer : layers_) layer.next_item.store(0, std::memory_order_relaxed);
     return Status::Ok();
   }
+
+  Status Observe(std::span<const ObservedRows> observed) override {
+    return observer_->Begin(rows_, observed);
+  }
+  void TakeObserved() override { observer_->Take(); }
 
   void Write(uint32_t layer, const float* q, size_t q_stride, const float* k, size_t k_stride,
              const float* v, size_t v_stride, float* q_out, size_t q_out_stride, int thread,
@@ -167,6 +176,9 @@ class TiledAttention : public PagedAttention {
     Layer& layer = layers_[layer_index];
     const AttentionPlan& plan = layer.plan->plan;
     const std::span<const WorkItem> items = plan.items();
+    const auto shift_angles = [&](int32_t shift) { return layer.angles->OfShift(shift); };
+    observer_->Run(worker, *layer.params, layer_index, q, q_stride, shift_angles, thread,
+                   num_threads);
     for (;;) {
       const uint32_t i = layer.next_item.fetch_add(1, std::memory_order_relaxed);
       if (i >= items.size()) return;
@@ -175,9 +187,8 @@ class TiledAttention : public PagedAttention {
       const bool alone = tile.records == QueryTile::kNoRecords;
       const TileInput input = {
           plan.queries().data() + tile.first_query, q, q_stride, layer.params, layer_index, head};
-      const float* records = worker.Run(
-          tile, input, [&](int32_t shift) { return layer.angles->OfShift(shift); },
-          alone ? nullptr : Record(plan, tile, head, 0, 0));
+      const float* records =
+          worker.Run(tile, input, shift_angles, alone ? nullptr : Record(plan, tile, head, 0, 0));
       for (uint32_t j = 0; j < tile.num_queries; j++) {
         const Query& query = input.queries[j];
         if (!plan.Sees(query, tile)) continue;
@@ -317,6 +328,7 @@ class TiledAttention : public PagedAttention {
   std::vector<Layer> layers_;
   std::vector<std::unique_ptr<TileWorker>> workers_;  // by thread
   AlignedFloats records_;
+  std::optional<AttentionObserver> observer_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 //   2. A row at position p reads exactly the positions 0..p, or the last `window` of them. Rows
 //   beyond are never multiplied in, whatever they hold (NaN included).
 //   3. A block with a difference view gives the same bits as one page with the same contents.
-//   4. No allocation in Write and Attend.
+//   4. No allocation in Write and Attend, but where rows are observed.
 // The instruction set (AVX2, AVX-512, ...) is chosen at run time; NumericPath() names it, since its
 // bits differ.
 #pragma once
@@ -57,6 +57,14 @@ struct BatchRow {
   bool write = true;  // false: the row's K and V are in the pages already
 };
 
+// Rows [first_row, first_row + num_rows) of a batch, all of one sequence and ascending in position,
+// whose attention is wanted.
+struct ObservedRows {
+  uint32_t first_row = 0;
+  uint32_t num_rows = 0;
+  float* received = nullptr;  // [position of the last row + 1]
+};
+
 class PagedAttention {
  public:
   virtual ~PagedAttention() = default;
@@ -66,6 +74,13 @@ class PagedAttention {
   // stay valid and unchanged until the last Attend of the batch.
   virtual Status Prepare(std::span<const SpanTable* const> tables, std::span<const BatchRow> rows,
                          int num_threads) = 0;
+
+  // Between Prepare and the first Attend: Attend then also measures how much attention these rows
+  // pay to each position. TakeObserved, after the last Attend, adds to received[p] the mean over
+  // heads and layers, so that each row adds 1 in all. Results of Attend do not change. Costs the
+  // scores and the softmax of these rows once more. kInvalidArgument: rows that are no such run.
+  virtual Status Observe(std::span<const ObservedRows> observed) = 0;
+  virtual void TakeObserved() = 0;
 
   // q [rows, num_heads * head_dim], k and v [rows, kv_heads * head_dim], strides in floats between
   // rows. Rotates k for its frame (position - shift), writes k and v (saturated to the KV type's
