@@ -5,6 +5,8 @@
 #   base             kvlink_xxhash
 #   kernel           hwy::hwy
 #   model            kvlink_llama (its own nlohmann/json comes with it: never add Debian's there)
+#   ckpt             zstd OpenSSL::Crypto nlohmann_json::nlohmann_json
+#   events           kvlink_zmq
 #   server, cli      Boost::headers nlohmann_json::nlohmann_json spdlog::spdlog OpenSSL::Crypto
 #                    kvlink_prometheus CLI11::CLI11 tomlplusplus::tomlplusplus
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -27,6 +29,10 @@ if(KVLINK_ENGINE)
   # and zlib.
   find_package(PkgConfig REQUIRED)
   pkg_check_modules(PROMETHEUS_CORE REQUIRED IMPORTED_TARGET prometheus-cpp-core)
+  find_path(KVLINK_ZMQ_INCLUDE_DIR zmq.h REQUIRED)
+  find_library(KVLINK_ZMQ_LIBRARY zmq REQUIRED)
+  add_library(kvlink_zmq INTERFACE)
+  target_link_libraries(kvlink_zmq INTERFACE ${KVLINK_ZMQ_LIBRARY})
   add_library(kvlink_prometheus INTERFACE)
   target_link_libraries(kvlink_prometheus INTERFACE PkgConfig::PROMETHEUS_CORE)
 endif()

@@ -19,6 +19,7 @@ packages=(
   # libraries: what each is for is in THIRD_PARTY_LICENSES.md
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
   prometheus-cpp-dev libtomlplusplus-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libzmq3-dev libzstd-dev zlib1g-dev
 )
 tool_packages=(clang-14 clang-tidy-14 gcovr)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
