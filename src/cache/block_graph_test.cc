@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -145,12 +146,12 @@ TEST_F(BlockGraphTest, ReusedBlocksThatNobodyWantsMakeRoomForNewOnesInTheEnd) {
   EXPECT_EQ(graph_.counts().reused_cached_pages, kPages);
   graph_.Forget(*graph_.Victim());
   const BlockId fresh = Chain(1)[0];
-  // The next victims are old reused blocks until they hold 80 % of the pages; the new block stays.
-  for (int i = 0; i < 7; ++i) {
+  // The next victims are old reused blocks until they hold 40 % of the pages; the new block stays.
+  for (uint64_t i = 0; i < kPages - 1 - kPages * 4 / 10; ++i) {
     EXPECT_NE(*graph_.Victim(), fresh);
     graph_.Forget(*graph_.Victim());
   }
-  EXPECT_EQ(graph_.counts().reused_cached_pages, kPages * 8 / 10);
+  EXPECT_EQ(graph_.counts().reused_cached_pages, kPages * 4 / 10);
   EXPECT_EQ(*graph_.Victim(), fresh);
 }
 
@@ -232,19 +233,23 @@ class NaiveGraph {
     for (const auto& [id, b] : blocks) {
       reused += b.base == kNoBlock && b.users == 0 && b.times_used > 1;
     }
-    const bool reused_first = reused > kPages * 8 / 10;
-    std::optional<BlockId> victim;
+    std::array<std::optional<BlockId>, 2> first;  // used once; more often
     const auto rank = [&](BlockId id) {
       const NaiveBlock& b = blocks.at(id);
       const double cost = b.rows / 8.0 * (1 + b.depth * 8.0 / 4096);
       const auto worth = static_cast<uint64_t>(std::min(cost, 4.0) * (kPages / 2.0));
-      return std::tuple((b.times_used > 1) != reused_first, b.last_use + worth, ~b.depth, id);
+      return std::tuple(b.last_use + worth, ~b.depth, id);
     };
     for (const auto& [id, b] : blocks) {
       if (!b.kept || b.users > 0 || b.pinned_until > now || Needed(id)) continue;
+      std::optional<BlockId>& victim = first[b.times_used > 1];
       if (!victim || rank(id) < rank(*victim)) victim = id;
     }
-    return victim;
+    const auto& [once, again] = first;
+    if (!once || !again) return once ? once : again;
+    if (reused > kPages * 8 / 10) return again;
+    const bool is_older = std::get<0>(rank(*again)) < std::get<0>(rank(*once));
+    return reused > kPages * 4 / 10 && is_older ? again : once;
   }
 };
 

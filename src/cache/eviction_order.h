@@ -2,10 +2,12 @@
 //
 //   {used twice or more, last use + worth, deeper first}
 //
-// - Scan-resistant: a block that one request used goes before one that several used, so a flood of
-//   one-off prompts cannot flush what is hot. The reused blocks may hold at most kReusedShare of
-//   the pages while nobody uses them; above it the first of *them* goes. Otherwise what was popular
-//   yesterday would fill the cache and every new prompt would be evicted before it is seen again.
+// - Scan-resistant: while reused blocks that nobody uses hold no more than kProtectedShare of the
+//   pages, a block that one request used goes before one that several used, so a flood of one-off
+//   prompts cannot flush what is hot. Above it the older of both goes, as conversations are reused
+//   from their second turn on and most of them are over; above kReusedShare the first of the reused
+//   goes. Otherwise what was popular yesterday would fill the cache and every new prompt would be
+//   evicted before it is seen again. (ADR 0019 has the figures.)
 // - Cost-aware: `worth` is the time, in ticks, that a block outlives its last use because it is
 //   dear to recompute: rows * (1 + position / kDearPosition), as a later row attends to more rows.
 //   It is added to the age, not compared first (GreedyDual, Young 1991; Cao and Irani 1997), so
@@ -35,6 +37,7 @@ struct EvictionKey {
 
 class EvictionOrder {
  public:
+  static constexpr double kProtectedShare = 0.4;
   static constexpr double kReusedShare = 0.8;
   static constexpr double kDearPosition = 4096;  // where attention about doubles a row's cost
   static constexpr double kMaxWorth = 4;         // in blocks at the start of a prompt
@@ -62,11 +65,15 @@ class EvictionOrder {
   // `reused_cached_pages`: pages of reused blocks that nobody uses.
   std::optional<BlockId> First(uint64_t reused_cached_pages) const {
     const auto& [once, reused] = candidates_;
-    const bool too_many =
-        static_cast<double>(reused_cached_pages) > kReusedShare * static_cast<double>(total_pages_);
-    if (!reused.empty() && (too_many || once.empty())) return reused.begin()->id;
-    if (!once.empty()) return once.begin()->id;
-    return std::nullopt;
+    if (once.empty() && reused.empty()) return std::nullopt;
+    if (reused.empty()) return once.begin()->id;
+    if (once.empty()) return reused.begin()->id;
+    const auto held = static_cast<double>(reused_cached_pages);
+    const auto total = static_cast<double>(total_pages_);
+    const bool is_older = reused.begin()->expiry < once.begin()->expiry;
+    const bool reused_goes =
+        held > kReusedShare * total || (held > kProtectedShare * total && is_older);
+    return (reused_goes ? reused : once).begin()->id;
   }
 
  private:

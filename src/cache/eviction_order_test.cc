@@ -51,6 +51,14 @@ TEST(EvictionOrder, ReusedBlocksThatFillTheCacheGoFirstSoThatNewOnesCanBeSeenTwi
   EXPECT_EQ(OrderOf(candidates, 81), (std::vector<BlockId>{0, 1}));
 }
 
+TEST(EvictionOrder, AboveTheProtectedShareTheOlderOfReusedAndOnceUsedGoesFirst) {
+  const std::vector<Candidate> candidates = {{.times_used = 2, .last_use = 1000},
+                                             {.times_used = 1, .last_use = 1001},
+                                             {.times_used = 1, .last_use = 999}};
+  EXPECT_EQ(OrderOf(candidates, 40), (std::vector<BlockId>{2, 1, 0}));
+  EXPECT_EQ(OrderOf(candidates, 41), (std::vector<BlockId>{2, 0, 1}));
+}
+
 TEST(EvictionOrder, ACheapBlockGoesBeforeADearOneOfTheSameAge) {
   // By depth: block 200 stands at position 6,400, its rows attend to that many.
   EXPECT_EQ(OrderOf({{.depth = 200}, {.depth = 0}}), (std::vector<BlockId>{1, 0}));
