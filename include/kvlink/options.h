@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kvlink/block_observer.h"
 #include "kvlink/kv_shape.h"
 #include "kvlink/similar.h"
 #include "kvlink/similar_options.h"
@@ -47,6 +48,8 @@ struct CacheOptions {
   SimilarModel similar_model;
   int hash_bits = 128;  // fewer only in tests, to force collisions
   bool poison = false;  // fill unowned pages with NaN
+  TierOptions tiers;        // none by default
+  BlockObserver* observer = nullptr;  // told of full blocks that come and go; outlives the cache
   std::function<std::chrono::steady_clock::time_point()> clock;  // default: steady_clock::now
 };
 
