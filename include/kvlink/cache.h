@@ -179,6 +179,7 @@ struct CacheStats {
   std::array<uint64_t, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes{};
   uint64_t similar_attempts = 0, similar_enlarged = 0, similar_waits = 0;
   uint64_t shadows = 0, shadow_failures = 0;
+  std::array<SimilarTrials, static_cast<size_t>(EditClass::kCount)> shadows_by_class{};
   uint64_t donors = 0;            // prompts that can lend rows now
   uint64_t similar_match_ns = 0;  // of match_ns
   uint64_t match_ns = 0;          // wall time spent in Lookup, and in Begin checking the plan again

@@ -149,8 +149,10 @@ void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
   request.trunk.sequence = std::move(sequence);
   if (lookup.similar != SimilarPolicy::kOff) {
     request.report.similar_reason = request.plan.similar_reason;
-    if (request.plan.similar)
+    if (request.plan.similar) {
       request.report.mask_similarity = request.plan.similar->mask_similarity;
+      request.report.similar_edit = request.plan.similar->edit;
+    }
   }
   if (request.trunk.first) request.prompt_logprobs.clear();
   CountCached(core, request);

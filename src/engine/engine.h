@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,7 +117,8 @@ struct RequestReport {
   // (kNone: accepted). Rows that ran for an attempt or its enlargement are in computed_tokens.
   uint32_t similar_tokens = 0;
   SimilarReason similar_reason = SimilarReason::kPolicy;
-  double mask_similarity = 0;  // of the plan that was tried; 0: none was
+  double mask_similarity = 0;             // of the plan that was tried; 0: none was
+  std::optional<EditClass> similar_edit;  // likewise
   bool enlarged = false, fell_back = false;
   uint32_t preemptions = 0;
   bool waited_for_leader = false;

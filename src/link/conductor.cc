@@ -160,9 +160,14 @@ void Conductor::CountBegun(const LookupRequest& request, const Plan& plan, const
 
 void Conductor::RecordShadow(uint64_t shadow, bool agreed) {
   if (state_->gate == nullptr) return;
-  if (!state_->gate->RecordShadow(shadow, agreed, state_->options.clock())) return;
+  const auto edit = state_->gate->RecordShadow(shadow, agreed, state_->options.clock());
+  if (!edit) return;
+  auto& of_class = state_->counters->shadows_by_class[static_cast<size_t>(*edit)];
   state_->counters->shadows.Add();
-  if (!agreed) state_->counters->shadow_failures.Add();
+  of_class.trials.Add();
+  if (agreed) return;
+  state_->counters->shadow_failures.Add();
+  of_class.failures.Add();
 }
 
 bool Conductor::StillComputing(const InFlight& wait) const {

@@ -29,6 +29,10 @@ struct Counters {
   std::array<Counter, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes;
   Counter similar_tokens, similar_attempts, similar_enlarged, similar_waits, similar_match_ns;
   Counter shadows, shadow_failures;
+  struct OfClass {
+    Counter trials, failures;
+  };
+  std::array<OfClass, static_cast<size_t>(EditClass::kCount)> shadows_by_class;
 
   void CountOutcome(SimilarReason reason) { similar_outcomes[static_cast<size_t>(reason)].Add(); }
 
@@ -58,6 +62,10 @@ struct Counters {
     stats->similar_match_ns = similar_match_ns.value();
     stats->shadows = shadows.value();
     stats->shadow_failures = shadow_failures.value();
+    for (size_t i = 0; i < shadows_by_class.size(); ++i) {
+      stats->shadows_by_class[i] = {shadows_by_class[i].trials.value(),
+                                    shadows_by_class[i].failures.value()};
+    }
   }
 };
 

@@ -62,13 +62,15 @@ uint64_t SimilarGate::NewShadow(const verify::Cluster& cluster) {
   return last_shadow_;
 }
 
-bool SimilarGate::RecordShadow(uint64_t shadow, bool agreed, base::TimePoint now) {
+std::optional<EditClass> SimilarGate::RecordShadow(uint64_t shadow, bool agreed,
+                                                   base::TimePoint now) {
   const MutexLock lock(mutex_);
   const auto found = shadows_.find(shadow);
-  if (found == shadows_.end()) return false;
+  if (found == shadows_.end()) return std::nullopt;
   ledger_.Record(found->second, agreed, now);
+  const EditClass edit = found->second.edit;
   shadows_.erase(found);
-  return true;
+  return edit;
 }
 
 }  // namespace kvlink::link

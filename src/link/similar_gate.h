@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -40,8 +41,8 @@ class SimilarGate {
   uint64_t CountAccept(const verify::Cluster& cluster);
   // A shadow beside an answer that nobody sees.
   uint64_t AddShadow(const verify::Cluster& cluster);
-  // False: nobody asked for this one.
-  bool RecordShadow(uint64_t shadow, bool agreed, base::TimePoint now);
+  // The class of its edits; nothing when nobody asked for this one.
+  std::optional<EditClass> RecordShadow(uint64_t shadow, bool agreed, base::TimePoint now);
 
  private:
   uint64_t NewShadow(const verify::Cluster& cluster) KVLINK_REQUIRES(mutex_);

@@ -96,23 +96,16 @@ Json Timings(const Sums& sums) {
           {"predicted_per_second", per(1e3 * count(sums.generated), sums.predicted_ms)}};
 }
 
-// What became of similar reuse: "accepted", "enlarged" (accepted after more rows had run), why not,
-// or null where it was off.
-Json VerdictName(const engine::RequestReport& report) {
-  if (report.similar_reason == SimilarReason::kPolicy) return nullptr;
-  if (report.similar_tokens == 0) return SimilarReasonName(report.similar_reason);
-  return report.enlarged ? "enlarged" : "accepted";
-}
-
 Json Reuse(const PromptOutcome& outcome) {
   const engine::RequestReport& report = *outcome.report;
   const bool complete = report.miss_reason == MissReason::kNone;
+  const char* verdict = VerdictName(report);
   return {{"exact", report.cached_tokens - std::min(report.partial_tokens, report.cached_tokens)},
           {"partial", report.partial_tokens},
           {"similar", report.similar_tokens},
           {"computed", report.computed_tokens},
           {"tier", report.cached_tokens > 0 ? Json("ram") : Json(nullptr)},
-          {"verdict", VerdictName(report)},
+          {"verdict", verdict != nullptr ? Json(verdict) : Json(nullptr)},
           {"mask_similarity",
            report.mask_similarity > 0 ? Json(report.mask_similarity) : Json(nullptr)},
           {"miss_reason", MissReasonName(report.miss_reason)},
@@ -139,6 +132,12 @@ Json Reuse(const std::vector<PromptOutcome>& prompts) {
 }
 
 }  // namespace
+
+const char* VerdictName(const engine::RequestReport& report) {
+  if (report.similar_reason == SimilarReason::kPolicy) return nullptr;
+  if (report.similar_tokens == 0) return SimilarReasonName(report.similar_reason);
+  return report.enlarged ? "enlarged" : "accepted";
+}
 
 const char* FinishReasonName(engine::FinishReason reason) {
   switch (reason) {

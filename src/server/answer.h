@@ -61,6 +61,9 @@ class AnswerFormat {
   const model::Tokenizer& tokenizer_;
 };
 
+// What became of similar reuse: "accepted", "enlarged" (accepted after more rows had run), why not,
+// or null where it was off.
+const char* VerdictName(const engine::RequestReport& report);
 // "stop", "length", ...
 const char* FinishReasonName(engine::FinishReason reason);
 // Text of a token for people: its bytes when they are UTF-8, else "bytes:\xNN...".

@@ -1,6 +1,7 @@
 #include "server/api.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -64,9 +65,10 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
       fingerprint_(Fingerprint(engine.model().fingerprint())),
       created_(Now()),
       metrics_(Metrics::Create(model_ids_.front())),
+      recent_(std::make_shared<RecentRequests>(options.recent_requests)),
       builder_(tokenizer_, engine.cache()),
-      generation_context_{engine, builder_, metrics_, ClockOf(engine),
-                          options.limits.max_pending_events},
+      generation_context_{
+          engine, builder_, metrics_, ClockOf(engine), options.limits.max_pending_events, recent_},
       connection_count_([] { return uint64_t{0}; }),
       id_prefix_(options_.seed_source()) {}
 
@@ -78,6 +80,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {kModelPrefix, "GET", true, &Api::ShowModel},  // and everything below
       {"/tokenize", "POST", true, &Api::Tokenize},
       {"/detokenize", "POST", true, &Api::Detokenize},
+      {"/kvlink/requests", "GET", true, &Api::ListRequests},
       {"/health", "GET", false, &Api::Health},
       {"/metrics", "GET", false, &Api::MetricsText},
       {"/version", "GET", false, &Api::Version},
@@ -137,6 +140,33 @@ void Api::MetricsText(Call call) {
 
 void Api::Version(Call call) {
   Answer(call, Dump({{"name", "kvlink"}, {"version", options_.version}}));
+}
+
+void Api::ListRequests(Call call) {
+  if (recent_->capacity() == 0) {
+    return Refuse(call, {404, "recent requests are not kept here", "", "unknown_path"});
+  }
+  size_t limit = recent_->capacity();
+  if (!call.request.query.empty()) {
+    const std::string_view query = call.request.query;
+    constexpr std::string_view kLimit = "limit=";
+    const std::string_view value = query.starts_with(kLimit) ? query.substr(kLimit.size()) : "";
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), limit);
+    if (value.empty() || error != std::errc() || end != value.data() + value.size()) {
+      return Refuse(
+          call,
+          {400, "limit must be a whole number, not '" + std::string(query.substr(0, 80)) + "'",
+           "limit", ""});
+    }
+  }
+  constexpr const char* kPolicies[] = {"off", "on", "strict"};
+  Json json = {{"object", "list"},
+               {"capacity", recent_->capacity()},
+               {"similar", kPolicies[static_cast<size_t>(options_.similar)]},
+               {"settings", Json::object()}};
+  for (const auto& [name, value] : options_.settings) json["settings"][name] = value;
+  recent_->Write(call.tenant, limit, &json);
+  Answer(call, Dump(json));
 }
 
 void Api::ListModels(Call call) {

@@ -17,6 +17,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/prompt_builder.h"
+#include "server/recent_requests.h"
 #include "server/server.h"
 
 namespace kvlink::server {
@@ -54,6 +55,7 @@ class Api {
   void Health(Call call);
   void MetricsText(Call call);
   void Version(Call call);
+  void ListRequests(Call call);
   void ListModels(Call call);
   void ShowModel(Call call);
   void Tokenize(Call call);
@@ -80,6 +82,7 @@ class Api {
   std::string fingerprint_;
   int64_t created_;
   std::shared_ptr<Metrics> metrics_;
+  std::shared_ptr<RecentRequests> recent_;
   PromptBuilder builder_;
   GenerationContext generation_context_;
   std::function<uint64_t()> connection_count_;

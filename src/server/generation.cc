@@ -175,6 +175,7 @@ void Generation::OnReport(uint32_t prompt, std::shared_ptr<const engine::Request
     outcome.diverged_message =
         context_.builder.MessageAt(prompts_[prompt], outcome.report->diverged_at);
   }
+  NoteRecent(prompt);
   if (request_.generation.store && !request_.hide_generated) {
     for (const engine::BranchResult& branch : outcome.report->branches) {
       context_.builder.Remember(request_.generation.ns, prompts_[prompt], branch, request_.chat);
@@ -188,6 +189,18 @@ void Generation::OnReport(uint32_t prompt, std::shared_ptr<const engine::Request
   } else if (unfinished_ == 0) {
     SendWhole();
   }
+}
+
+void Generation::NoteRecent(uint32_t prompt) const {
+  if (context_.recent->capacity() == 0) return;
+  const PromptOutcome& outcome = outcomes_[prompt];
+  std::string id;
+  for (const auto& [name, value] : headers_) {
+    if (name == "X-Request-Id") id = value;
+  }
+  context_.recent->Add(DescribeRequest(std::move(id), request_.generation.ns, *outcome.report,
+                                       prompts_[prompt].tokens, outcome.diverged_message,
+                                       context_.engine.model().tokenizer()));
 }
 
 void Generation::FinishPrompt(uint32_t prompt, std::string* out) {

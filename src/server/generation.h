@@ -20,6 +20,7 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/prompt_builder.h"
+#include "server/recent_requests.h"
 
 namespace kvlink::server {
 
@@ -30,6 +31,7 @@ struct GenerationContext {
   std::shared_ptr<Metrics> metrics;
   engine::Clock clock;
   size_t max_pending_events = 0;
+  std::shared_ptr<RecentRequests> recent;
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -57,6 +59,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void OnToken(uint32_t prompt, const engine::TokenEvent& token, std::string* out);
   void OnReport(uint32_t prompt, std::shared_ptr<const engine::RequestReport> report,
                 std::string* out);
+  void NoteRecent(uint32_t prompt) const;
   void FinishPrompt(uint32_t prompt, std::string* out);
   void BeginStream(uint32_t prompt, std::string* out);
   void FinishStream(std::string* out);

@@ -181,7 +181,25 @@ class PrometheusMetrics : public Metrics {
             cache.shadows);
     counter("kvlink_shadow_failures_total", "Shadows that disagreed with the answer.",
             cache.shadow_failures);
+    std::vector<std::pair<std::string, double>> trials, failures;
+    for (size_t i = 0; i < cache.shadows_by_class.size(); ++i) {
+      const char* name = EditClassName(static_cast<EditClass>(i));
+      trials.emplace_back(name, static_cast<double>(cache.shadows_by_class[i].trials));
+      failures.emplace_back(name, static_cast<double>(cache.shadows_by_class[i].failures));
+    }
+    families.push_back(Now("kvlink_class_shadows_total", "Shadows by the class of edits.",
+                           MetricType::Counter, trials, "class"));
+    families.push_back(Now("kvlink_class_shadow_failures_total",
+                           "Shadows that disagreed, by the class of edits.", MetricType::Counter,
+                           failures, "class"));
     gauge("kvlink_donors", "Prompts that can lend rows.", static_cast<double>(cache.donors));
+    const auto seconds = [&](const char* name, const char* help, uint64_t ns) {
+      families.push_back(
+          Now(name, help, MetricType::Counter, {{"", static_cast<double>(ns) * 1e-9}}, ""));
+    };
+    seconds("kvlink_match_seconds_total", "Time spent looking prompts up.", cache.match_ns);
+    seconds("kvlink_similar_match_seconds_total", "Of it, looking for similar prompts.",
+            cache.similar_match_ns);
     counter("kvlink_engine_steps_total", "Steps of the engine.", stats.steps);
     counter("kvlink_requests_refused_total", "Requests that the engine's full queue refused.",
             stats.refused);

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -54,6 +55,10 @@ struct ServerOptions {
   Limits limits;
   // Of requests that do not say; they can ask for less, not for more.
   SimilarPolicy similar = SimilarPolicy::kOff;
+  // Requests that GET /kvlink/requests tells about; 0: it is not there.
+  size_t recent_requests = 256;
+  // What that answer says beside them, by name: parameters that whoever judges hits should know.
+  std::vector<std::pair<std::string, double>> settings;
   // Seeds of requests that give none, asked for from several threads; default: the system's
   // randomness.
   std::function<uint64_t()> seed_source;

@@ -187,6 +187,44 @@ TEST_F(ServerTest, ADivergedPromptIsToldWhichMessageDiffers) {
   EXPECT_GT(json["kvlink"]["diverged_at"], 0);
 }
 
+TEST_F(ServerTest, RecentRequestsTellWhereTheyDivergedWithoutTheirText) {
+  options_.settings = {{"fingerprint_window", 8}};
+  options_.recent_requests = 2;
+  Start();
+  const auto body = [](const char* clock) {
+    return Json{{"messages",
+                 {{{"role", "system"}, {"content", std::string("Time: 10:2") + clock + " RULES"}},
+                  {{"role", "user"}, {"content", "MY SECRET"}}}}};
+  };
+  for (const char* clock : {"1", "2", "3"}) Post(kChat, body(clock));
+  const HttpReply reply = Get("/kvlink/requests");
+  const Json json = reply.json();
+  EXPECT_EQ(json["capacity"], 2);
+  EXPECT_EQ(json["similar"], "off");
+  EXPECT_EQ(json["settings"]["fingerprint_window"], 8);
+  ASSERT_EQ(json["data"].size(), 2u) << "the ring is bounded";
+  const Json& last = json["data"][1];
+  EXPECT_EQ(last["miss_reason"], "diverged");
+  EXPECT_EQ(last["diverged_token"], "3");
+  EXPECT_EQ(last["diverged_message"], 0);
+  EXPECT_TRUE(last["diverged_after"].get<std::string>().ends_with(": 10:2"));
+  EXPECT_EQ(last["exact"].get<int>() + last["partial"].get<int>(), last["diverged_at"]);
+  EXPECT_EQ(last["sketch"].size(), 16u);
+  EXPECT_EQ(reply.body.find("SECRET"), std::string::npos);
+  EXPECT_EQ(reply.body.find("RULES"), std::string::npos);
+  EXPECT_EQ(Get("/kvlink/requests?limit=1").json()["data"].size(), 1u);
+  for (const char* query : {"?limit=", "?limit=x", "?limit=-1", "?last=3"}) {
+    EXPECT_EQ(Get(std::string("/kvlink/requests") + query).status, 400) << query;
+  }
+}
+
+TEST_F(ServerTest, RecentRequestsCanBeSwitchedOff) {
+  options_.recent_requests = 0;
+  Start();
+  Post(kChat, ChatBody("hi"));
+  EXPECT_EQ(Get("/kvlink/requests").status, 404);
+}
+
 TEST_F(ServerTest, AStreamSaysTheSameAsAWholeAnswer) {
   Start();
   Say("\xe4\xbd\xa0\xe5\xa5\xbd, world \xf0\x9f\x98\x80");
@@ -781,6 +819,14 @@ TEST_F(KeyTest, ATenantHitsItsOwnBlocksAndNoOthers) {
   EXPECT_GT(Cached("key-b"), 0);  // the same tenant
   EXPECT_EQ(Cached("key-c"), 0);  // another
   EXPECT_GT(Cached("key-c"), 0);
+}
+
+TEST_F(KeyTest, ATenantSeesItsOwnRecentRequestsAndNoOthers) {
+  Start();
+  Post(kChat, ChatBody("HELLO"), "key-a");
+  EXPECT_EQ(Get("/kvlink/requests").status, 401);
+  EXPECT_EQ(HttpClient(port()).Get("/kvlink/requests", "key-b").json()["data"].size(), 1u);
+  EXPECT_EQ(HttpClient(port()).Get("/kvlink/requests", "key-c").json()["data"].size(), 0u);
 }
 
 TEST_F(KeyTest, AClientsSaltOnlyNarrows) {
