@@ -21,6 +21,7 @@ struct Command {
 Command AddServe(CLI::App& kvlink);
 Command AddBench(CLI::App& kvlink);
 Command AddCalibrate(CLI::App& kvlink);
+Command AddDoctor(CLI::App& kvlink);
 Command AddVersion(CLI::App& kvlink);
 
 inline constexpr int kExitFailed = 1;

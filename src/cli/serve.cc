@@ -10,6 +10,7 @@
 
 #include "cli/byte_size.h"
 #include "cli/command.h"
+#include "cli/doctor_facts.h"
 #include "cli/kv_budget.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
@@ -29,7 +30,7 @@ struct ServeFlags {
                      similar = "off", calibration, api_keys, log_dir;
   std::vector<std::string> model_names;
   int port = 8080, threads = 0, http_threads = 2;
-  uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024;
+  uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024, recent_requests = 256;
   double cow_copy_threshold = CacheOptions{}.cow_copy_threshold;
   double pin_budget = CacheOptions{}.pin_budget;
   std::string output_memory = "16M";
@@ -92,6 +93,10 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
       ->type_name("FILE");
   app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only")
       ->type_name("DIR");
+  app.add_option("--recent-requests", flags.recent_requests,
+                 "Requests that GET /kvlink/requests and kvlink doctor can tell about; 0: none")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
   app.add_option("--shutdown-grace", flags.shutdown_grace_s,
                  "Seconds that running requests get to finish after SIGINT or SIGTERM")
       ->check(CLI::Range(0, 3600))
@@ -131,6 +136,7 @@ struct Stack {
   std::unique_ptr<server::Server> server;
   uint64_t kv_bytes = 0;
   int threads = 0;
+  std::vector<std::pair<std::string, double>> settings;  // for kvlink doctor
 };
 
 Status StartEngine(const ServeFlags& flags, Stack& stack) {
@@ -165,6 +171,7 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
       !status.ok()) {
     return status;
   }
+  stack.settings = SettingsOf(cache_options);
   auto cache = CreateCache(cache_options);
   if (!cache.ok()) return cache.status();
   stack.cache = *std::move(cache);
@@ -189,6 +196,8 @@ Status StartServer(const ServeFlags& flags, Stack& stack) {
   options.threads = flags.http_threads;
   options.model_ids = flags.model_names;
   options.similar = ParseSimilarPolicy(flags.similar);
+  options.recent_requests = flags.recent_requests;
+  options.settings = std::move(stack.settings);
   options.api_keys_file = flags.api_keys;
   options.log_dir = flags.log_dir;
   options.log_to_stderr = !flags.quiet;
