@@ -27,6 +27,9 @@ if(objects)
 
   set(kvlink_dependencies "")
   foreach(lib IN LISTS libs)
+    if(NOT lib MATCHES "::")
+      continue()  # a plain library, found by the linker
+    endif()
     string(REGEX REPLACE "::.*" "" package ${lib})
     string(APPEND kvlink_dependencies "find_dependency(${package})\n")
   endforeach()

@@ -4,6 +4,7 @@
 #   room             LIBS
 #   base             kvlink_xxhash
 #   kernel           hwy::hwy
+#   tier             rocksdb hiredis lz4 zstd OpenSSL::SSL
 #   model            kvlink_llama (its own nlohmann/json comes with it: never add Debian's there)
 #   ckpt             zstd OpenSSL::Crypto nlohmann_json::nlohmann_json
 #   events           kvlink_zmq
@@ -17,12 +18,18 @@ find_path(KVLINK_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 add_library(kvlink_xxhash INTERFACE)
 target_compile_definitions(kvlink_xxhash INTERFACE XXH_INLINE_ALL)
 
+# Plain names, as Debian's CMake packages of these ask for more than we use. Found here, so that
+# what is missing is said when configuring.
+foreach(library rocksdb hiredis lz4 zstd)
+  find_library(KVLINK_LIBRARY_${library} ${library} REQUIRED)
+endforeach()
+find_package(OpenSSL 3 REQUIRED)
+
 if(KVLINK_ENGINE)
   find_package(Boost 1.81 REQUIRED)
   find_package(CLI11 REQUIRED)
   find_package(hwy REQUIRED)
   find_package(nlohmann_json 3.11 REQUIRED)
-  find_package(OpenSSL 3 REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(tomlplusplus REQUIRED)
   # Only the registry of prometheus-cpp is used; its CMake config would also ask for civetweb, curl

@@ -18,8 +18,10 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv clang-format-14 qemu-user
   # libraries: what each is for is in THIRD_PARTY_LICENSES.md
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
-  prometheus-cpp-dev libtomlplusplus-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libzmq3-dev libzstd-dev zlib1g-dev
+  prometheus-cpp-dev libtomlplusplus-dev libcairo2-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
+  librocksdb-dev libhiredis-dev liblz4-dev libzstd-dev libzmq3-dev zlib1g-dev
+  # the tests start servers of their own; see keep_services_off
+  redis-server
 )
 tool_packages=(clang-14 clang-tidy-14 gcovr)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
@@ -51,6 +53,21 @@ done_already() { # stamp, digest, file that must exist
 }
 mark_done() { printf '%s\n' "$2" >"$deps/stamps/$1"; }
 
+# Debian starts a package's service when it installs the package, and at every boot. Nothing here
+# needs one: what answers 101 at policy-rc.d forbids the first, and what we installed is disabled.
+policy=/usr/sbin/policy-rc.d
+keep_services_off() { # as root or not: the words before a command
+  [[ ! -e $policy ]] || return 0
+  printf '#!/bin/sh\nexit 101\n' >"$deps/policy-rc.d"
+  "$@" install -m 755 "$deps/policy-rc.d" "$policy"
+  trap "${*} rm -f $policy" EXIT
+}
+allow_services_again() {
+  trap - EXIT
+  [[ ! -e $deps/policy-rc.d ]] || "$@" rm -f "$policy" "$deps/policy-rc.d"
+  [[ ! -d /run/systemd/system ]] || "$@" systemctl disable redis-server >>"$log" 2>&1 || true
+}
+
 install_packages() {
   local missing=() package
   for package in "${packages[@]}"; do
@@ -65,8 +82,12 @@ install_packages() {
   fi
   say "installing ${#missing[@]} Debian packages: ${missing[*]}"
   logged "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update
+  local services=no
+  [[ " ${missing[*]} " != *' redis-server '* ]] || services=yes
+  [[ $services = no ]] || keep_services_off "${as_root[@]}"
   logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
     install -y --no-install-recommends "${missing[@]}"
+  [[ $services = no ]] || allow_services_again "${as_root[@]}"
 }
 
 # Debian's own Python rather than whichever comes first on PATH.

@@ -8,7 +8,8 @@
 //   1. Decode gives the block that Encode was given, or an error: the checksum covers every byte,
 //      and no length is believed before it was compared with the bytes there are.
 //   2. Decode takes a block only when key, parent, model, identity, kind and tokens are the wanted
-//      ones: a key says where to look, never that something was found.
+//      ones (the parent may be left out where the identity, which covers it, is given): a key says
+//      where to look, never that something was found.
 // Threads: pure functions. Cost: one pass over the payload (XXH3, tens of GB/s) and one copy; with
 // compression see docs/adr.
 #pragma once
@@ -33,7 +34,7 @@ enum class PayloadKind : uint8_t {
   kOpaque = 2,  // bytes that only their owner understands (another engine's block)
 };
 
-enum class Compression : uint8_t { kNone = 0, kLz4 = 1, kZstd = 2 };
+enum class Compression : uint8_t { kNone = 0, kLz4 = 1, kZstd = 2, kZstdPlanes = 3 };
 const char* CompressionName(Compression compression);
 
 // Full-strength name of a block in its context (chain_digest.h), or zeros where the caller has
@@ -49,6 +50,14 @@ struct BlockName {
   std::span<const TokenId> tokens;  // may be empty; at most kMaxCodecTokens
 };
 
+// A block to store. Spans must outlive the call only.
+struct PutBlock {
+  BlockName name;
+  uint32_t valid_rows = 0;  // leading rows of a page that hold K and V
+  std::span<const std::byte> payload;
+  double cost_us = 0;  // what computing it again would take
+};
+
 inline constexpr uint32_t kMaxCodecTokens = 1u << 20;
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 31;
 inline constexpr size_t kHeaderBytes = 120, kChecksumBytes = 16;
@@ -58,17 +67,18 @@ struct BlockHeader {
   uint16_t version = 0;
   PayloadKind kind = PayloadKind::kPage;
   Compression compression = Compression::kNone;
-  uint32_t valid_rows = 0;  // leading rows of the page that hold K and V
+  uint32_t valid_rows = 0;
+  uint32_t cost_us = 0;
   uint64_t payload_bytes = 0, stored_bytes = 0;
   BlockKey key, parent, model;  // model: Hash128 of the model fingerprint
   Identity identity{};
   std::vector<TokenId> tokens;
 };
 
-// Requires: at most kMaxCodecTokens tokens and kMaxPayloadBytes bytes. A payload that compression
-// does not make smaller by at least an eighth is stored as it is.
-std::string EncodeBlock(const BlockName& name, const BlockKey& model, uint32_t valid_rows,
-                        std::span<const std::byte> payload, Compression compression);
+// Requires: at most kMaxCodecTokens tokens and kMaxPayloadBytes bytes. `model` is Hash128 of the
+// model fingerprint. A payload that compression does not make smaller by at least an eighth is
+// stored as it is.
+std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compression compression);
 
 struct DecodeError {
   ErrorReason reason = ErrorReason::kNone;  // kCorrupt or kForeign

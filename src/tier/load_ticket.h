@@ -63,16 +63,23 @@ class LoadTicket {
   // --- For the store's threads. ---
   TimePoint deadline() const { return deadline_; }
   const BlockName& name(size_t i) const { return wants_[i].name; }
+  size_t target_bytes(size_t i) const { return wants_[i].target.size(); }
   // Decodes `bytes` for want i straight to its target; false (with `error`) when they are not the
   // wanted block. True and nothing is written when the ticket has ended.
-  bool Accept(size_t i, uint32_t tier, std::string_view bytes, const BlockKey& model,
-              DecodeError* error);
-  // Want i ends as a miss or an error. The last one to end runs the callback.
+  bool Fill(size_t i, std::string_view bytes, const BlockKey& model, BlockHeader* header,
+            DecodeError* error);
+  // Want i, which was filled, ends as loaded. The last one to end runs the callback.
+  void Succeed(size_t i, uint32_t tier, uint32_t valid_rows);
+  // A tier failed to give want i, and another is asked: a miss there will be reported as this
+  // error.
+  void NoteError(size_t i, uint32_t tier, ErrorReason reason);
+  // Want i ends as a miss or an error, likewise.
   void Fail(size_t i, uint32_t tier, Outcome outcome, ErrorReason reason);
+  // Runs the callback when nothing is pending and it has not run.
+  void FinishIfDone();
 
  private:
   void Settle(size_t i, LoadResult result) KVLINK_REQUIRES(mutex_);
-  void FinishIfDone();
 
   const TimePoint deadline_;
   std::vector<std::vector<TokenId>> tokens_;  // what the names' spans show

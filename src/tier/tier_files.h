@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvlink/status.h"
@@ -34,6 +35,8 @@ Result<VerifyReport> VerifyTier(BlockTier& tier, bool remove_damaged,
 // directory is made when it is not there. Gives the blocks written; damaged ones are left out.
 Result<uint64_t> ExportTier(BlockTier& tier, const std::string& directory);
 
-std::string HexOfKey(const BlockKey& key);  // 32 digits: hi, then lo, most significant first
+// 32 digits: hi, then lo, most significant first.
+std::string HexOfKey(const BlockKey& key);
+bool KeyOfHex(std::string_view digits, BlockKey* key);
 
 }  // namespace kvlink::tier

@@ -23,6 +23,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,14 +78,6 @@ struct TierStats {
   TierUsage usage;
   std::string last_error;
   uint64_t num_errors() const;
-};
-
-// A block to store. Spans must outlive the call only.
-struct PutBlock {
-  BlockName name;
-  uint32_t valid_rows = 0;
-  std::span<const std::byte> payload;
-  double cost_us = 0;  // what computing it again would take
 };
 
 class TierStore {

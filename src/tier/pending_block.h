@@ -1,0 +1,67 @@
+// PendingBlock: a copy of a block that waits to be written, shared by the queues of all tiers that
+// will write it; encoded once, by the first thread that needs the bytes.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tier/block_codec.h"
+
+namespace kvlink::tier {
+
+class PendingBlock {
+ public:
+  // Copies the payload and the tokens.
+  PendingBlock(const PutBlock& block, const BlockKey& model, Compression compression)
+      : block_(block),
+        model_(model),
+        compression_(compression),
+        tokens_(block.name.tokens.begin(), block.name.tokens.end()),
+        payload_(block.payload.begin(), block.payload.end()),
+        size_bytes_(SizeOf(block)) {
+    block_.name.tokens = tokens_;
+    block_.payload = payload_;
+  }
+  // Bytes that EncodeBlock made before, of a block read from a slower tier.
+  PendingBlock(const BlockKey& key, const BlockKey& parent, double cost_us, std::string encoded)
+      : encoded_(std::move(encoded)), size_bytes_(encoded_.size()) {
+    block_.name.key = key;
+    block_.name.parent = parent;
+    block_.cost_us = cost_us;
+    std::call_once(once_, [] {});
+  }
+  PendingBlock(const PendingBlock&) = delete;
+  PendingBlock& operator=(const PendingBlock&) = delete;
+
+  const BlockKey& key() const { return block_.name.key; }
+  const BlockKey& parent() const { return block_.name.parent; }
+  double cost_us() const { return block_.cost_us; }
+  // Of memory, at most.
+  static size_t SizeOf(const PutBlock& block) {
+    return kHeaderBytes + kChecksumBytes + block.name.tokens.size_bytes() + block.payload.size();
+  }
+  size_t size_bytes() const { return size_bytes_; }
+
+  std::string_view Encoded() {
+    std::call_once(once_, [this] {
+      encoded_ = EncodeBlock(block_, model_, compression_);
+      payload_ = {};
+    });
+    return encoded_;
+  }
+
+ private:
+  PutBlock block_;
+  BlockKey model_;
+  Compression compression_ = Compression::kNone;
+  std::vector<TokenId> tokens_;
+  std::vector<std::byte> payload_;
+  std::once_flag once_;
+  std::string encoded_;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace kvlink::tier

@@ -1,0 +1,112 @@
+// The store thread of a TierLane: puts, removes, and the trials of a tier that failed.
+#include <algorithm>
+
+#include "base/check.h"
+#include "tier/tier_lane.h"
+
+namespace kvlink::tier {
+namespace {
+
+// The longest sleep while the breaker is open.
+constexpr std::chrono::milliseconds kLongestSleep{100}, kShortestSleep{1};
+
+}  // namespace
+
+void TierLane::WriteLoop() {
+  for (;;) {
+    std::vector<PutJob> puts;
+    std::optional<std::vector<BlockKey>> removes;
+    {
+      std::unique_lock<std::mutex> lock(mutex_.native());
+      if (stop_) return;
+      if (breaker_.closed()) {
+        wake_writer_.wait(lock, [this] { return stop_ || !writes_.empty() || !breaker_.closed(); });
+      } else {
+        const auto pause =
+            std::chrono::duration_cast<std::chrono::milliseconds>(breaker_.UntilTrial());
+        wake_writer_.wait_for(lock, std::clamp(pause, kShortestSleep, kLongestSleep),
+                              [this] { return stop_; });
+      }
+      if (stop_) return;
+      if (breaker_.closed() && !writes_.empty()) {
+        puts = TakePuts();
+        if (puts.empty()) {
+          removes = std::get<std::vector<BlockKey>>(std::move(writes_.front()));
+          writes_.pop_front();
+        }
+        writing_ = true;
+      }
+    }
+    if (!puts.empty()) {
+      RunPuts(std::move(puts));
+    } else if (removes) {
+      RunRemove(*removes);
+    } else if (breaker_.TakeTrial()) {
+      Trial();
+    }
+    const base::MutexLock lock(mutex_);
+    writing_ = false;
+    idle_.notify_all();
+  }
+}
+
+void TierLane::Trial() {
+  if (tier_->Ping(options_.clock() + options_.ping_timeout).ok()) {
+    breaker_.RecordSuccess();
+  } else {
+    breaker_.RecordFailure();
+  }
+}
+
+std::vector<TierLane::PutJob> TierLane::TakePuts() {
+  std::vector<PutJob> puts;
+  size_t bytes = 0;
+  while (!writes_.empty() && puts.size() < kBlocksACall && bytes < kBytesACall) {
+    PutJob* put = std::get_if<PutJob>(&writes_.front());
+    if (put == nullptr) break;
+    bytes += put->block->size_bytes();
+    puts.push_back(std::move(*put));
+    writes_.pop_front();
+  }
+  return puts;
+}
+
+void TierLane::RunPuts(std::vector<PutJob> jobs) {
+  std::vector<TierPut> items;
+  for (const PutJob& job : jobs) {
+    items.push_back(
+        {job.block->key(), job.block->parent(), job.block->cost_us(), job.block->Encoded()});
+  }
+  const TimePoint start = options_.clock();
+  const std::vector<TierAnswer> answers = tier_->Put(items, start + options_.store_timeout);
+  KVLINK_CHECK(answers.size() == items.size()) << answers.size() << " answers";
+  Judge(answers, options_.store_timeout);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].outcome == Outcome::kOk) {
+      known_.SetPresent(items[i].key);
+    } else {
+      Count(TierOp::kPut, answers[i].reason);
+    }
+  }
+  const base::MutexLock lock(mutex_);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    queued_keys_.erase(items[i].key);
+    queued_bytes_ -= jobs[i].block->size_bytes();
+    if (answers[i].outcome != Outcome::kOk) continue;
+    ++stats_.stored;
+    stats_.promoted += jobs[i].promoted ? 1 : 0;
+    stats_.bytes_written += items[i].bytes.size();
+  }
+}
+
+void TierLane::RunRemove(const std::vector<BlockKey>& keys) {
+  const std::vector<TierAnswer> answers =
+      tier_->Remove(keys, options_.clock() + options_.store_timeout);
+  Judge(answers, options_.store_timeout);
+  for (size_t i = 0; i < answers.size() && i < keys.size(); ++i) {
+    known_.Forget(keys[i]);
+    if (answers[i].outcome == Outcome::kError) Count(TierOp::kRemove, answers[i].reason);
+  }
+}
+
+}  // namespace kvlink::tier
