@@ -69,6 +69,10 @@ void SampleLane(Core& core, Request& request, Lane& lane, const float* row) {
   TokenEvent event;
   event.branch = static_cast<uint32_t>(&lane - request.lanes.data());
   event.token = lane.sampler->Sample(row);
+  if (Status status = lane.sampler->status(); !status.ok()) {
+    End(core, request, FinishReason::kError, std::move(status));
+    return;
+  }
   NoteFirstToken(core, request);
   CountGenerated(core, request, 1);
   lane.sampled += 1;
@@ -85,7 +89,10 @@ void SampleLane(Core& core, Request& request, Lane& lane, const float* row) {
   const model::Tokenizer& tokenizer = core.model.tokenizer();
   FinishReason reason = FinishReason::kStop;
   bool ended = false;
-  if (!request.params.sampling.ignore_eos && tokenizer.IsEndOfGeneration(event.token)) {
+  // A grammar gives an end of generation in spite of ignore_eos only when nothing else can follow.
+  const bool may_end =
+      !request.params.sampling.ignore_eos || !request.params.sampling.grammar.empty();
+  if (may_end && tokenizer.IsEndOfGeneration(event.token)) {
     ended = true;
     event.token = -1;
     event.text = lane.text->Flush();

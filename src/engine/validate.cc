@@ -71,6 +71,9 @@ Status Validate(const Core& core, const GenerationRequest& request) {
       !status.ok()) {
     return status;
   }
+  if (request.beam_search && !request.sampling.grammar.empty()) {
+    return Invalid("a grammar cannot be combined with beam search");
+  }
   if (request.deadline.count() < 0) {
     return Invalid("the deadline is " + std::to_string(request.deadline.count()) + " ms");
   }

@@ -71,6 +71,8 @@ Result<std::unique_ptr<LlamaTokenizer>> LlamaTokenizer::Load(const GgufFile& fil
                                              " tokens, expected " + std::to_string(vocab_size));
   }
   if (Status status = tokenizer->LoadChatTemplate(file.path()); !status.ok()) return status;
+  tokenizer->grammars_ = std::make_unique<grammar::Library>(
+      [vocabulary = tokenizer.get()] { return vocabulary->GrammarPieces(); });
   return tokenizer;
 }
 
@@ -154,6 +156,22 @@ bool LlamaTokenizer::IsEndOfGeneration(TokenId token) const {
 bool LlamaTokenizer::AddsBos() const { return llama_vocab_get_add_bos(vocabulary_); }
 TokenId LlamaTokenizer::bos() const { return llama_vocab_bos(vocabulary_); }
 TokenId LlamaTokenizer::eos() const { return llama_vocab_eos(vocabulary_); }
+
+FillTokens LlamaTokenizer::fill_tokens() const {
+  return {llama_vocab_fim_pre(vocabulary_), llama_vocab_fim_suf(vocabulary_),
+          llama_vocab_fim_mid(vocabulary_)};
+}
+
+// As answers show them: what a grammar accepts is what a client reads.
+std::vector<std::string> LlamaTokenizer::GrammarPieces() const {
+  std::vector<std::string> pieces(vocab_size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto token = static_cast<TokenId>(i);
+    if (!IsEndOfGeneration(token)) pieces[i] = Piece(token, /*special=*/false);
+  }
+  return pieces;
+}
+
 uint32_t LlamaTokenizer::vocab_size() const {
   return static_cast<uint32_t>(llama_vocab_n_tokens(vocabulary_));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "chat.h"
+#include "grammar/library.h"
 #include "llama.h"
 #include "model/gguf_file.h"
 #include "model/model.h"
@@ -31,6 +32,8 @@ class LlamaTokenizer : public Tokenizer {
   TokenId bos() const override;
   TokenId eos() const override;
   uint32_t vocab_size() const override;
+  grammar::Library* grammars() const override { return grammars_.get(); }
+  FillTokens fill_tokens() const override;
   Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages,
                                         const std::string& tools_json,
                                         bool add_generation_prompt) const override;
@@ -44,10 +47,12 @@ class LlamaTokenizer : public Tokenizer {
   LlamaTokenizer() = default;
   Status LoadVocabulary(const GgufFile& file);
   Status LoadChatTemplate(const std::string& path);
+  std::vector<std::string> GrammarPieces() const;
 
   std::unique_ptr<llama_model, FreeModel> model_;
   const llama_vocab* vocabulary_ = nullptr;
   common_chat_templates_ptr chat_templates_;  // null: the file has none
+  std::unique_ptr<grammar::Library> grammars_;
 };
 
 }  // namespace kvlink::model

@@ -20,6 +20,10 @@
 #include "kvlink/status.h"
 #include "kvlink/view.h"
 
+namespace kvlink::grammar {
+class Library;
+}
+
 namespace kvlink::model {
 
 struct ModelInfo {
@@ -51,6 +55,11 @@ struct ChatMessage {
                            // content (tool calls, name)
 };
 
+// Tokens that ask for the middle between two texts (filling in the middle); -1: there is none.
+struct FillTokens {
+  TokenId prefix = -1, suffix = -1, middle = -1;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -67,6 +76,9 @@ class Tokenizer {
   virtual TokenId bos() const = 0;  // -1: none
   virtual TokenId eos() const = 0;
   virtual uint32_t vocab_size() const = 0;
+  // Grammars over this vocabulary, compiled; null: it cannot be held to grammars.
+  virtual grammar::Library* grammars() const { return nullptr; }
+  virtual FillTokens fill_tokens() const { return {}; }
   // Renders the chat template of the GGUF, to be encoded with add_special and parse_special: a BOS
   // that Encode adds is not in the text. tools_json: "" or a JSON array. kInvalidArgument: the
   // template refuses the messages (its own words), kUnimplemented: no template.

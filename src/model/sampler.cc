@@ -1,17 +1,17 @@
 #include "model/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <exception>
 #include <limits>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "grammar/library.h"
 #include "llama.h"
-#include "model/ggml_log.h"
-#include "model/llama_tokenizer.h"
 
 namespace kvlink::model {
 namespace {
@@ -71,6 +71,7 @@ class ChainSampler : public Sampler {
   static Result<std::unique_ptr<Sampler>> Create(const Model& model, const SamplingParams& params);
 
   TokenId Sample(const float* logits) override;
+  Status status() const override { return status_; }
   void Observe(TokenId token) override {
     if (token >= 0 && static_cast<uint32_t>(token) < vocab_size_) seen_.insert(token);
   }
@@ -82,8 +83,9 @@ class ChainSampler : public Sampler {
 
   // Logits after bias, masks and penalties; `logits` itself when nothing changes them.
   const float* Adjusted(const float* logits);
-  TokenId Choose(const float* logits, bool with_grammar);
-  bool GrammarAllows(TokenId token);
+  TokenId Choose(const float* logits);
+  TokenId ChooseAllowed(const float* logits);
+  TokenId ChooseCandidate();  // of candidates_, which are not empty
   void Accept(TokenId token);
 
   const SamplingParams params_;
@@ -94,7 +96,11 @@ class ChainSampler : public Sampler {
   std::unordered_set<TokenId> seen_;            // in the prompt or generated
   std::vector<float> adjusted_;
   std::vector<llama_token_data> candidates_;
-  SamplerPtr grammar_, chain_;
+  SamplerPtr chain_;
+  std::optional<grammar::Matcher> grammar_;
+  std::vector<TokenId> ends_;  // of generation; with a grammar or ignore_eos
+  grammar::TokenMask mask_;
+  Status status_;
 };
 
 Result<std::unique_ptr<Sampler>> ChainSampler::Create(const Model& model,
@@ -104,12 +110,13 @@ Result<std::unique_ptr<Sampler>> ChainSampler::Create(const Model& model,
   std::unique_ptr<ChainSampler> sampler(new ChainSampler(params));
   sampler->vocab_size_ = tokenizer.vocab_size();
   sampler->eos_ = tokenizer.eos();
-  if (params.ignore_eos) {
+  if (params.ignore_eos || !params.grammar.empty()) {
     for (uint32_t i = 0; i < sampler->vocab_size_; ++i) {
       if (tokenizer.IsEndOfGeneration(static_cast<TokenId>(i)))
-        sampler->masked_.push_back(static_cast<TokenId>(i));
+        sampler->ends_.push_back(static_cast<TokenId>(i));
     }
   }
+  if (params.ignore_eos) sampler->masked_ = sampler->ends_;
   if (!params.grammar.empty()) {
     if (Status status = sampler->MakeGrammar(tokenizer); !status.ok()) return status;
   }
@@ -118,20 +125,14 @@ Result<std::unique_ptr<Sampler>> ChainSampler::Create(const Model& model,
 }
 
 Status ChainSampler::MakeGrammar(const Tokenizer& tokenizer) {
-  const auto* llama = dynamic_cast<const LlamaTokenizer*>(&tokenizer);
-  if (llama == nullptr)
-    return Status(StatusCode::kUnimplemented, "grammar: needs a tokenizer of libllama");
-  LogCapture errors;
-  try {
-    grammar_.reset(
-        llama_sampler_init_grammar(llama->vocabulary(), params_.grammar.c_str(), "root"));
-  } catch (const std::exception& e) {
-    return Status(StatusCode::kInvalidArgument, std::string("grammar: ") + e.what());
+  grammar::Library* library = tokenizer.grammars();
+  if (library == nullptr || eos_ < 0) {
+    return Status(StatusCode::kUnimplemented,
+                  "grammar: this model's vocabulary cannot be held to a grammar");
   }
-  if (grammar_ == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "grammar: not valid GBNF with a rule 'root': " + errors.text());
-  }
+  Result<std::shared_ptr<grammar::Grammar>> compiled = library->Get(params_.grammar);
+  if (!compiled.ok()) return compiled.status();
+  grammar_.emplace(*std::move(compiled));
   return Status::Ok();
 }
 
@@ -174,20 +175,20 @@ const float* ChainSampler::Adjusted(const float* logits) {
   return adjusted_.data();
 }
 
-TokenId ChainSampler::Choose(const float* logits, bool with_grammar) {
-  if (!with_grammar && chain_ == nullptr) return ArgMax(logits, vocab_size_);
+TokenId ChainSampler::Choose(const float* logits) {
+  if (chain_ == nullptr) return ArgMax(logits, vocab_size_);
   candidates_.resize(vocab_size_);
   for (uint32_t i = 0; i < vocab_size_; ++i)
     candidates_[i] = {static_cast<TokenId>(i), logits[i], 0.0f};
-  if (with_grammar) {
-    llama_token_data_array all = {candidates_.data(), candidates_.size(), -1, false};
-    llama_sampler_apply(grammar_.get(), &all);
-    std::erase_if(candidates_, [](const llama_token_data& c) { return c.logit == kMasked; });
-    if (candidates_.empty()) return eos_;  // the grammar is complete, or allows masked tokens only
-  }
-  if (chain_ == nullptr) {
-    return std::max_element(candidates_.begin(), candidates_.end(),
-                            [](const auto& a, const auto& b) { return a.logit < b.logit; })
+  return ChooseCandidate();
+}
+
+TokenId ChainSampler::ChooseCandidate() {
+  if (chain_ == nullptr) {  // the lowest id on a tie
+    return std::min_element(candidates_.begin(), candidates_.end(),
+                            [](const auto& a, const auto& b) {
+                              return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                            })
         ->id;
   }
   llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
@@ -195,33 +196,49 @@ TokenId ChainSampler::Choose(const float* logits, bool with_grammar) {
   return array.data[std::max<int64_t>(array.selected, 0)].id;
 }
 
-bool ChainSampler::GrammarAllows(TokenId token) {
-  llama_token_data one = {token, 1.0f, 0.0f};
-  llama_token_data_array array = {&one, 1, -1, false};
-  llama_sampler_apply(grammar_.get(), &array);
-  return one.logit != kMasked;
+// Before any cut of the tail: top_k and top_p look at what the grammar allows.
+TokenId ChainSampler::ChooseAllowed(const float* logits) {
+  if (chain_ == nullptr) {  // the likeliest token is allowed more often than not
+    const TokenId likeliest = ArgMax(logits, vocab_size_);
+    if (logits[likeliest] > kMasked && grammar_->Allows(likeliest)) return likeliest;
+  }
+  grammar_->FillMask(&mask_);
+  const bool may_end = grammar_->accepting();
+  candidates_.clear();
+  const auto add = [&](TokenId token) {
+    const float logit = logits[static_cast<size_t>(token)];
+    if (logit > kMasked) candidates_.push_back({token, logit, 0.0f});
+  };
+  for (size_t word = 0; word < mask_.size(); ++word) {
+    for (uint64_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
+      add(static_cast<TokenId>(word * 64 + static_cast<size_t>(std::countr_zero(bits))));
+    }
+  }
+  if (may_end) {
+    for (const TokenId token : ends_) add(token);
+  }
+  if (Status status = grammar_->status(); !status.ok()) {
+    status_ = std::move(status);
+    return eos_;
+  }
+  if (!candidates_.empty()) return ChooseCandidate();
+  if (!may_end) {
+    status_ = Status(StatusCode::kInvalidArgument,
+                     "grammar: no token of this model's vocabulary can follow the text so far");
+  }
+  return eos_;  // the grammar is complete, whatever ignore_eos or a bias says
 }
 
 void ChainSampler::Accept(TokenId token) {
-  if (grammar_ != nullptr) {
-    try {
-      llama_sampler_accept(grammar_.get(), token);
-    } catch (const std::exception&) {
-      // Only for the end of generation outside the grammar's end, which ends the sequence anyway.
-    }
-  }
-  if (token >= 0) {
-    seen_.insert(token);
-    ++generated_[token];
-  }
+  if (token < 0) return;
+  if (grammar_) (void)grammar_->Accept(token);  // an end of generation changes nothing
+  seen_.insert(token);
+  ++generated_[token];
 }
 
-// A grammar over the whole vocabulary is slow. So the choice is made without it first, and made
-// again among the allowed tokens only when it is not allowed; the distribution is the same.
 TokenId ChainSampler::Sample(const float* logits) {
   const float* adjusted = Adjusted(logits);
-  TokenId token = Choose(adjusted, /*with_grammar=*/false);
-  if (grammar_ != nullptr && !GrammarAllows(token)) token = Choose(adjusted, /*with_grammar=*/true);
+  const TokenId token = grammar_ ? ChooseAllowed(adjusted) : Choose(adjusted);
   Accept(token);
   return token;
 }

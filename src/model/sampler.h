@@ -1,5 +1,6 @@
 // Sampler: logits -> next token, for one branch. Greedy is exact argmax (lowest id on a tie); the
-// rest is libllama's sampler chain. Same seed and same logits give the same tokens.
+// rest is libllama's sampler chain. Same seed and same logits give the same tokens, whatever is
+// known of the grammar from earlier requests.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +31,14 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
   static Result<std::unique_ptr<Sampler>> Create(const Model& model, const SamplingParams& params);
-  // logits [vocab_size]; does not change them. Accepts the token it returns.
+  // logits [vocab_size]; does not change them. Accepts the token it returns. With a grammar: a
+  // token that the grammar allows, an end of generation only where the text may end.
   virtual TokenId Sample(const float* logits) = 0;
   // A prompt token that penalties count (repetition penalty looks at the prompt too).
   virtual void Observe(TokenId token) = 0;
+  // Not ok: the last Sample found no token that the grammar allows, or the grammar grew beyond its
+  // limits; the sequence must end.
+  virtual Status status() const { return {}; }
 };
 
 }  // namespace kvlink::model

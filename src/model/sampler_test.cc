@@ -210,6 +210,61 @@ TEST_F(SamplerTest, GrammarAllowsOnlyWhatItSays) {
   }
 }
 
+// What a mask does to the distribution: the rest keeps its proportions, and tails are cut among
+// what is allowed.
+TEST_F(SamplerTest, AGrammarMasksBeforeTheTailIsCut) {
+  const TokenId a = TokenOf('a'), b = TokenOf('b'), c = TokenOf('c');
+  std::vector<float> logits(kVocab, -20.0f);
+  logits[static_cast<size_t>(a)] = std::log(0.6f);
+  logits[static_cast<size_t>(b)] = std::log(0.3f);
+  logits[static_cast<size_t>(c)] = std::log(0.1f);
+  SamplingParams params;
+  params.grammar = "root ::= [bc]";
+  int bs = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    params.seed = seed;
+    const TokenId token = Make(params)->Sample(logits.data());
+    ASSERT_THAT(token, testing::AnyOf(b, c));
+    bs += token == b ? 1 : 0;
+  }
+  EXPECT_NEAR(bs / 2000.0, 0.75, 0.04);
+  params.top_k = 1;  // of what is allowed
+  for (params.seed = 0; params.seed < 20; ++params.seed)
+    EXPECT_EQ(Make(params)->Sample(logits.data()), b);
+}
+
+TEST_F(SamplerTest, ATextThatNoTokenCanGoOnFromIsAnErrorAndNotAnEnd) {
+  const TokenId a = TokenOf('a');
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[static_cast<size_t>(a)] = 5.0f;
+  SamplingParams params = Greedy();
+  params.grammar = "root ::= \"a\" \"b\"";
+  params.logit_bias[TokenOf('b')] = -std::numeric_limits<float>::infinity();
+  for (uint32_t i = 0; i < kVocab; ++i) {  // and nothing that begins with it
+    if (model_->tokenizer().Piece(static_cast<TokenId>(i), false).starts_with("b"))
+      params.logit_bias[static_cast<TokenId>(i)] = -std::numeric_limits<float>::infinity();
+    if (model_->tokenizer().Piece(static_cast<TokenId>(i), false).starts_with("ab"))
+      params.logit_bias[static_cast<TokenId>(i)] = -std::numeric_limits<float>::infinity();
+  }
+  auto sampler = Make(params);
+  EXPECT_EQ(sampler->Sample(logits.data()), a);
+  EXPECT_TRUE(sampler->status().ok());
+  (void)sampler->Sample(logits.data());
+  EXPECT_EQ(sampler->status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(sampler->status().message(), HasSubstr("grammar: no token"));
+}
+
+TEST_F(SamplerTest, ACompleteGrammarEndsWhateverIgnoreEosSays) {
+  SamplingParams params = Greedy();
+  params.grammar = "root ::= \"a\"";
+  params.ignore_eos = true;
+  const std::vector<float> logits(kVocab, 0.0f);
+  auto sampler = Make(params);
+  EXPECT_EQ(model_->tokenizer().Piece(sampler->Sample(logits.data()), false), "a");
+  EXPECT_TRUE(model_->tokenizer().IsEndOfGeneration(sampler->Sample(logits.data())));
+  EXPECT_TRUE(sampler->status().ok());
+}
+
 TEST_F(SamplerTest, BadGrammarAndBadValuesAreRefused) {
   SamplingParams params;
   params.grammar = "root ::= \"unterminated";

@@ -91,7 +91,7 @@ Harness::Harness(HarnessOptions options) : model_(options.model) {
   KVLINK_CHECK(created.ok()) << created.status().message();
   cache_ = std::move(*created);
   model_.counters().on_run = [this] { Gate(); };
-  options.engine.new_sampler = NewFakeSampler;
+  if (!options.engine.new_sampler) options.engine.new_sampler = NewFakeSampler;
   auto engine = Engine::Create(model_, *cache_, options.engine);
   KVLINK_CHECK(engine.ok()) << engine.status().message();
   engine_ = std::move(*engine);
