@@ -139,7 +139,7 @@ class Kvlink(ServerPeer):
     def start(self, case):
         settings = self.settings
         return self._process([settings.kvlink, "serve", "--quiet", "--model", settings.model, "--model-name", "m",
-                              "--threads", settings.threads, "--sharing", self.sharing, "--kv-memory", settings.kv_memory,
+                              "--threads", settings.threads, "--sharing", self.sharing, "--no-cold", "--kv-memory", settings.kv_memory,
                               "--max-seqs", max(16, case.concurrency * case.branches), *shlex.split(settings.kvlink_args)])
 
     def workload_process(self, case):

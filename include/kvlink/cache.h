@@ -18,6 +18,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,7 @@
 #include "kvlink/options.h"
 #include "kvlink/similar.h"
 #include "kvlink/status.h"
+#include "kvlink/tier.h"
 #include "kvlink/view.h"
 
 namespace kvlink {
@@ -96,6 +98,12 @@ struct Plan {
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;  // index of the first token that is not covered; num_tokens if all are
   std::optional<InFlight> in_flight;
+  // Rows behind the exact ones, in whole blocks, that a colder tier has or may have, and that cost
+  // less to load than to compute, by what both were seen to take: start a Load, and look up again
+  // when it ends. 0: compute. `tier` names the one that has the first of them; null: none is known.
+  uint32_t loadable_tokens = 0;
+  const char* tier = nullptr;
+  bool tiers_asked = false;  // there are tiers, and what is not exact was looked for there
   // A donor's rows for what is not exact; otherwise why not. Waiting for a donor that is being
   // computed shows as in_flight.
   std::optional<SimilarPlan> similar;
@@ -129,6 +137,17 @@ class Sequence {
   // become findable unless the request said store = false.
   virtual void Commit(std::span<const TokenId> tokens) = 0;
 
+  // Layers whose input must be left in the page of every row that runs, as F16 behind the tiles:
+  // the k-th at shape.checkpoints_offset() + row * shape.checkpoint_bytes + k * 2 * embedding.
+  virtual std::span<const uint32_t> checkpoint_layers() const { return {}; }
+  // How many of the prompt's last rows are to be observed while they run: of a prompt that others
+  // may borrow from, and of one that borrows. 0: none.
+  virtual uint32_t observed_rows() const { return 0; }
+  // What was seen of them, with the logits [vocabulary] of the last one. Once the prompt's last row
+  // is committed, and before CheckFirstToken; again after each enlargement. Rows that were ready
+  // and did not run are left out. Nothing happens where there is no room for it.
+  virtual void RecordTail(const PromptTail& /*tail*/, std::span<const float> /*logits*/) {}
+
   // --- Sequences that borrow a donor's rows (Plan::similar). They store nothing, and neither do
   // their branches. ---
 
@@ -136,6 +155,18 @@ class Sequence {
   // ones are the donor's. Empty: this sequence borrows none, and all rows run. Rows are still
   // committed in order of position: a run of borrowed rows goes with what is computed behind it.
   virtual std::span<const Selection::Range> computed_rows() const = 0;
+
+  // Modes whose rows enter and leave the network at different layers. All bands run, one after the
+  // other, each with all of its rows; then all rows of the prompt are committed at once.
+  virtual bool runs_in_bands() const { return false; }
+  // What runs next, once all of the band before has run; none: commit. Begins again after kEnlarge.
+  virtual std::optional<LayerBand> NextBand() { return std::nullopt; }
+  // The donor's residual stream at what `layer` reads, of the row at `position`: `out` [embedding].
+  // False: it was not recorded.
+  virtual bool ReadCheckpoint(uint32_t /*layer*/, uint32_t /*position*/,
+                              std::span<float> /*out*/) const {
+    return false;
+  }
 
   // The backward check, before the first token leaves: `logits` [vocabulary] of the prompt's last
   // row, with all rows committed.
@@ -180,7 +211,12 @@ struct CacheStats {
   uint64_t similar_attempts = 0, similar_enlarged = 0, similar_waits = 0;
   uint64_t shadows = 0, shadow_failures = 0;
   std::array<SimilarTrials, static_cast<size_t>(EditClass::kCount)> shadows_by_class{};
-  uint64_t donors = 0;            // prompts that can lend rows now
+  // Tiers: loads that were started, rows they brought, loads that brought less than they promised
+  // (also in fallbacks), and blocks that stayed unwritten because writing had not paid.
+  uint64_t loads = 0, loaded_tokens = 0, failed_loads = 0, unwritten_blocks = 0;
+  uint64_t donors = 0;       // prompts that can lend rows now
+  uint64_t donor_notes = 0;  // of them, those whose tail was recorded
+  uint64_t note_pages = 0;   // that hold what was recorded: cached pages, and evicted as others
   uint64_t similar_match_ns = 0;  // of match_ns
   uint64_t match_ns = 0;          // wall time spent in Lookup, and in Begin checking the plan again
 };
@@ -207,6 +243,25 @@ class Cache {
   virtual void CountWait() = 0;
   virtual void CountTakeover() = 0;
 
+  // --- Colder tiers (CacheOptions::tiers). ---
+
+  // Starts to load what the plan says. kNotFound: there is nothing to load any more.
+  // kResourceExhausted: pages are missing, or enough loads are under way: compute, or try later.
+  virtual Result<std::unique_ptr<Load>> StartLoad(const LookupRequest& request, const Plan& plan);
+  // `num_rows` rows of prompts took `wall_us` on `num_threads` threads: what loading competes with.
+  // 0 rows: other computing, which counts towards what writing to tiers may cost.
+  virtual void ObserveCompute(uint32_t num_rows, double wall_us, int num_threads);
+  // `wake` is called from any thread when a load may have something for Poll; null ends that, and
+  // returns when no call runs any more.
+  virtual void OnLoadProgress(std::function<void()> wake);
+  // The engine has nothing to do: a few blocks that were not written are handed to the tiers. True:
+  // there are more; call again in some milliseconds.
+  virtual bool RunIdle();
+  // Writes out what can be written within `patience`; for a clean end, when no sequence is left.
+  // False: not all of it was.
+  virtual bool Drain(std::chrono::milliseconds patience);
+  virtual std::vector<TierFigures> Tiers() const;  // fastest first
+
   // The outcome of a shadow (Verdict::shadow): whether the exact run agreed with what was answered.
   virtual void RecordShadow(uint64_t shadow, bool agreed) = 0;
 
@@ -232,6 +287,16 @@ class Cache {
 
   virtual CacheStats Stats() const = 0;
 };
+
+// A cache without tiers.
+inline Result<std::unique_ptr<Load>> Cache::StartLoad(const LookupRequest&, const Plan&) {
+  return Status(StatusCode::kNotFound, "this cache has no tiers");
+}
+inline void Cache::ObserveCompute(uint32_t, double, int) {}
+inline void Cache::OnLoadProgress(std::function<void()>) {}
+inline bool Cache::RunIdle() { return false; }
+inline bool Cache::Drain(std::chrono::milliseconds) { return true; }
+inline std::vector<TierFigures> Cache::Tiers() const { return {}; }
 
 inline const char* MissReasonName(MissReason reason) {
   switch (reason) {

@@ -15,6 +15,7 @@
 #include "kvlink/similar.h"
 #include "kvlink/similar_options.h"
 #include "kvlink/status.h"
+#include "kvlink/tier.h"
 
 namespace kvlink {
 
@@ -28,6 +29,7 @@ struct SimilarModel {
   AttentionTraits attention;
   std::vector<std::string> token_texts;  // by token id: what each stands for
   std::vector<uint8_t> special_tokens;   // by token id: not 0 for turn and role markers
+  uint32_t embedding = 0;                // width of the residual stream; for modes with checkpoints
   double prefill_us_per_row = 1000;      // measured; sets how long a lookup may search
   // What calibration found; a class without trials is closed.
   std::array<SimilarTrials, static_cast<size_t>(EditClass::kCount)> calibrated{};
@@ -46,10 +48,10 @@ struct CacheOptions {
   size_t output_memory_bytes = size_t{16} << 20;  // own outputs remembered for splicing
   SimilarOptions similar;                         // off by default
   SimilarModel similar_model;
-  int hash_bits = 128;  // fewer only in tests, to force collisions
-  bool poison = false;  // fill unowned pages with NaN
   TierOptions tiers;        // none by default
   BlockObserver* observer = nullptr;  // told of full blocks that come and go; outlives the cache
+  int hash_bits = 128;  // fewer only in tests, to force collisions
+  bool poison = false;  // fill unowned pages with NaN
   std::function<std::chrono::steady_clock::time_point()> clock;  // default: steady_clock::now
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "cli/model_file.h"
 #include "cli/progress.h"
 #include "cli/similar_setup.h"
+#include "cli/tier_setup.h"
 #include "cli/workload.h"
 #include "kernel/paged_attention.h"
 
@@ -39,13 +41,14 @@ constexpr size_t kComparedAnswers = 30;  // of mode similar, with their exact ru
 struct BenchFlags {
   std::string model, workload, json, kv_memory, kv_type = "auto", url, model_name, api_key,
                                                 synthetic;
-  std::string endpoint = "chat", similar = "on", calibration;
+  std::string endpoint = "chat", similar = "on", similar_mode, calibration;
   std::vector<std::string> shapes;
   std::vector<std::string> modes = {"off", "exact"};
   uint32_t concurrency = 10, ctx = 0, chunk = 512, rounds = 7, decode_tokens = 64;
   size_t limit = 0;
   int threads = 0;
   double timeout_s = 600;
+  TierFlags tiers;
   bool ignore_eos = false, quiet = false;
 };
 
@@ -63,16 +66,21 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--threads", flags.threads,
                  "Threads that compute; default: physical cores that this process may use")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--modes", flags.modes, "Modes to run, in this order: off, exact, similar")
+  app.add_option("--modes", flags.modes,
+                 "Modes to run, in this order: off, exact, tiered (exact, with blocks on disk and "
+                 "in Redis), similar")
       ->delimiter(',')
-      ->check(CLI::IsMember({"off", "exact", "similar"}))
+      ->check(CLI::IsMember({"off", "exact", "tiered", "similar"}))
       ->capture_default_str();
+  app.add_option("--similar-mode", flags.similar_mode, kSimilarModeHelp)
+      ->check(CLI::IsMember(SimilarModeNames()));
   app.add_option("--similar", flags.similar,
                  "Policy of mode similar: on, or strict: accepted only when computing more changes "
                  "nothing")
       ->check(CLI::IsMember({"on", "strict"}))
       ->capture_default_str();
   app.add_option("--calibration", flags.calibration, kCalibrationHelp)->type_name("FILE");
+  AddTierOptions(app, flags.tiers);
   app.add_option("--json", flags.json, "Write the figures there as JSON")->type_name("FILE");
   app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
       ->check(CLI::Range(1, 65536))
@@ -194,6 +202,26 @@ int RunUrl(const BenchFlags& flags, const Workload& workload) {
   return Finish(flags, (*target)->model(), MachineJson(0), {figures}, std::nullopt);
 }
 
+// A folder of its own, removed with all in it.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = std::filesystem::temp_directory_path() / "kvlink-bench-XXXXXX";
+    const char* made = mkdtemp(name.data());
+    path_ = made != nullptr ? made : name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // The same model in one process, a mode after the other.
 class ModeRuns {
  public:
@@ -240,7 +268,29 @@ class ModeRuns {
   // Before anything is measured: a calibration that is missing ends the run.
   Status PrepareSimilar() {
     if (std::ranges::find(flags_.modes, "similar") == flags_.modes.end()) return Status::Ok();
-    return SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration, model_, &similar_);
+    const Status set_up =
+        SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration, model_, &similar_);
+    if (set_up.ok() && !flags_.similar_mode.empty()) {
+      UseSimilarMode(flags_.similar_mode, model_.info().num_layers, &similar_.similar);
+    }
+    return set_up;
+  }
+
+  // Mode tiered without tiers of its own gets an empty cold one, gone at the end.
+  Status PrepareTiers() {
+    const bool wanted = std::ranges::find(flags_.modes, "tiered") != flags_.modes.end();
+    auto tiers = ReadTierFlags(flags_.tiers, /*cold_by_default=*/false);
+    if (!tiers.ok()) return tiers.status();
+    if (tiers->any() && !wanted) {
+      return Status(StatusCode::kInvalidArgument,
+                    "--cold-dir, --cold-size and --remote are for mode tiered: see --modes");
+    }
+    if (wanted && !tiers->any()) {
+      scratch_ = std::make_unique<ScratchFolder>();
+      tiers->cold_dir = scratch_->path();
+    }
+    tiers_ = *std::move(tiers);
+    return Status::Ok();
   }
 
   // Faults the weights in, so that the first mode does not pay for all.
@@ -265,6 +315,7 @@ class ModeRuns {
       options.similar = similar_.similar;
       options.similar_model = similar_.similar_model;
     }
+    if (mode == "tiered") options.tiers = tiers_;
     auto target = BenchEngine::Create(model_, options);
     if (!target.ok()) return target.status();
     runs_.push_back(RunWithProgress(flags_, workload_, mode, **target));
@@ -274,6 +325,11 @@ class ModeRuns {
     figures_.back().engine->rss_bytes = PeakResidentBytes();
     const engine::EngineStats stats = (*target)->stats();
     figures_.back().deadline_missed = stats.deadline_missed;
+    if (mode == "tiered") {
+      figures_.back().loads =
+          LoadFigures{stats.cache.loads, stats.cache.failed_loads, stats.cache.loaded_tokens,
+                      stats.cache.unwritten_blocks, stats.tiers};
+    }
     if (mode != "similar") return Status::Ok();
     figures_.back().similar = SimilarFiguresOf(stats);
     SimilarFigures& similar = *figures_.back().similar;
@@ -310,6 +366,8 @@ class ModeRuns {
   const model::Model& model_;
   BenchEngineOptions options_;
   CacheOptions similar_;  // of which mode similar takes what is about similar reuse
+  std::unique_ptr<ScratchFolder> scratch_;
+  TierOptions tiers_;
   std::vector<WorkloadRun> runs_;
   std::vector<ModeFigures> figures_;
 };
@@ -318,6 +376,7 @@ int RunModes(const BenchFlags& flags, const Workload& workload) {
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   ModeRuns modes(flags, workload, **model);
+  if (const Status status = modes.PrepareTiers(); !status.ok()) return Fail(status);
   if (const Status status = modes.PrepareSimilar(); !status.ok()) return Fail(status);
   if (const Status status = modes.ChooseMemory(); !status.ok()) return Fail(status);
   if (const Status status = modes.WarmUp(); !status.ok()) return Fail(status);
@@ -418,6 +477,9 @@ int Bench(const BenchFlags& flags) {
   }
   if (!flags.shapes.empty() && std::ranges::find(flags.modes, "similar") != flags.modes.end()) {
     return bad("--shape: mode similar needs the weights");
+  }
+  if (!flags.shapes.empty() && std::ranges::find(flags.modes, "tiered") != flags.modes.end()) {
+    return bad("--shape: mode tiered needs an engine");
   }
   if (const Status status = CheckWritable(flags.json); !status.ok()) return Fail(status);
   if (!flags.shapes.empty()) return RunShapes(flags);

@@ -109,6 +109,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const model::Model& mod
   cache_options.model_fingerprint = model.fingerprint();
   cache_options.similar = options.similar;
   cache_options.similar_model = options.similar_model;
+  cache_options.tiers = options.tiers;
   auto cache = CreateCache(cache_options);
   if (!cache.ok()) return cache.status();
   engine::EngineOptions engine_options = options.engine;

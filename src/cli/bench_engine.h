@@ -23,6 +23,7 @@ struct BenchEngineOptions {
   // Parameters and model of similar reuse, as SetUpSimilar fills them in; off by default.
   SimilarOptions similar;
   SimilarModel similar_model;
+  TierOptions tiers;  // none by default
   engine::EngineOptions engine;
 };
 

@@ -57,6 +57,23 @@ ordered_json ModeJson(const ModeFigures& figures) {
     json["match_share"] = figures.engine->match_share;
     json["tracking_share"] = figures.engine->tracking_share;
   }
+  if (figures.loads) {
+    const LoadFigures& loads = *figures.loads;
+    json["loads"] = loads.loads;
+    json["failed_loads"] = loads.failed_loads;
+    json["loaded_tokens"] = loads.loaded_tokens;
+    json["unwritten_blocks"] = loads.unwritten_blocks;
+    json["tiers"] = ordered_json::object();
+    for (const TierFigures& tier : loads.tiers) {
+      json["tiers"][tier.name] = {{"hits", tier.hits},
+                                  {"stored", tier.stored},
+                                  {"dropped", tier.dropped},
+                                  {"bytes_read", tier.bytes_read},
+                                  {"bytes_written", tier.bytes_written},
+                                  {"load_latency_us", tier.latency_us},
+                                  {"load_bytes_per_s", tier.bytes_per_s}};
+    }
+  }
   if (figures.similar) {
     const SimilarFigures& similar = *figures.similar;
     json["similar_tokens"] = similar.similar_tokens;
@@ -110,6 +127,12 @@ std::vector<TableRow> TableRows() {
                       : std::nullopt;
     };
   };
+  const auto loaded = [](auto figure) {
+    return [figure](const ModeFigures& f) {
+      return f.loads ? std::optional<double>(static_cast<double>(figure(*f.loads)))
+                     : std::optional<double>();
+    };
+  };
   const auto similar = [](auto member, bool compared = false) {
     return [member, compared](const ModeFigures& f) {
       return f.similar && (!compared || f.similar->compared > 0)
@@ -139,6 +162,10 @@ std::vector<TableRow> TableRows() {
           {"prompt tokens", plain(&F::prompt_tokens), count},
           {"cached tokens", plain(&F::cached_tokens), count},
           {"computed tokens", plain(&F::computed_tokens), count},
+          {"loaded tokens", loaded([](const LoadFigures& l) { return l.loaded_tokens; }), count},
+          {"cold hits", loaded([](const LoadFigures& l) { return l.hits("cold"); }), count},
+          {"remote hits", loaded([](const LoadFigures& l) { return l.hits("remote"); }), count},
+          {"failed loads", loaded([](const LoadFigures& l) { return l.failed_loads; }), count},
           {"similar tokens", similar(&S::similar_tokens), count},
           {"accepted", similar(&S::accepted), count},
           {"rejected", total(&S::rejected), count},
@@ -211,6 +238,13 @@ ModeFigures Summarise(const std::string& mode, const WorkloadRun& run) {
   figures.latency_p50 = Percentile(latency, 0.5);
   figures.latency_p95 = Percentile(latency, 0.95);
   return figures;
+}
+
+uint64_t LoadFigures::hits(const std::string& tier) const {
+  for (const TierFigures& figures : tiers) {
+    if (figures.name == tier) return figures.hits;
+  }
+  return 0;
 }
 
 uint64_t CountLate(const WorkloadRun& run, double deadline_s) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/bench_run.h"
+#include "kvlink/tier.h"
 
 namespace kvlink::cli {
 
@@ -32,6 +33,13 @@ struct SimilarFigures {
   double mean_kl = 0, p95_kl = 0, top1_agreement = 0, first_agreement = 0;
 };
 
+// What came from colder tiers; mode tiered only.
+struct LoadFigures {
+  uint64_t loads = 0, failed_loads = 0, loaded_tokens = 0, unwritten_blocks = 0;
+  std::vector<TierFigures> tiers;
+  uint64_t hits(const std::string& tier) const;
+};
+
 struct ModeFigures {
   std::string mode;
   uint64_t requests = 0, errors = 0, deadline_missed = 0;
@@ -44,6 +52,7 @@ struct ModeFigures {
   std::optional<double> client_cpu_share;  // with a server: CPU time of this process / wall time
   std::optional<EngineFigures> engine;
   std::optional<SimilarFigures> similar;
+  std::optional<LoadFigures> loads;
 };
 
 // Linear interpolation between the two nearest ranks; 0 without values.

@@ -117,7 +117,8 @@ class Serving:
         self.arguments, self.environment = arguments, environment
 
     def __enter__(self):
-        self.process = subprocess.Popen([KVLINK, "serve", "--port", "0", *ONE_THREAD, *map(str, self.arguments)],
+        self.process = subprocess.Popen([KVLINK, "serve", "--port", "0", "--no-cold", *ONE_THREAD,
+                                         *map(str, self.arguments)],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **self.environment})
         self.banner = ""

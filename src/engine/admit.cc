@@ -8,6 +8,10 @@
 // Single flight: a request whose blocks a leader is computing waits without pages, until the leader
 // has committed them (it is looked up again and hits), is gone, or is late. Then the oldest waiter
 // takes over: it begins, is the new leader, and the others find it in flight.
+//
+// Loads: a request whose next blocks are in a colder tier waits in the same way while they are
+// loaded, one load at most each time it is in the queue; then it is looked up again, and hits.
+// While all sequences are taken the oldest waiting requests load already (prefetch).
 #include <algorithm>
 #include <string>
 
@@ -18,6 +22,7 @@ namespace kvlink::engine {
 namespace {
 
 constexpr size_t kWindow = 16;
+constexpr size_t kPrefetch = 4;  // waiting requests that load before they can start
 
 uint32_t RunningLanes(const Core& core) {
   uint32_t lanes = 0;
@@ -41,6 +46,7 @@ LookupRequest LookupOf(const Request& request) {
   const bool may_borrow =
       request.trunk.first && !request.exact_only && request.params.prompt_logprobs < 0;
   lookup.similar = may_borrow ? request.params.similar : SimilarPolicy::kOff;
+  lookup.trial = request.on_trial;
   lookup.min_compute = fresh_logprobs ? request.prompt_size() : 1;
   lookup.max_new_tokens =
       request.prompt_size() + request.max_tokens - static_cast<uint32_t>(lookup.tokens.size());
@@ -51,12 +57,62 @@ void LookUp(Core& core, Request& request) {
   request.plan = core.cache.Lookup(LookupOf(request));
   request.plan_epoch = core.epoch;
   request.report.match_ms += request.plan.match_us / 1e3;
+  ConsiderTrial(core, request);
+}
+
+bool AnyLoad(const Core& core) {
+  return std::any_of(core.waiting.begin(), core.waiting.end(),
+                     [](const auto& request) { return request->is_loading(); });
+}
+
+// Requests whose load is over look again.
+void PollLoads(Core& core) {
+  for (const std::unique_ptr<Request>& request : core.waiting) {
+    if (!request->is_loading() || !request->load->Poll()) continue;
+    request->load_ended = true;
+    const std::span<const LoadedRows> loaded = request->load->loaded();
+    request->loaded_rows.assign(loaded.begin(), loaded.end());
+    request->plan_epoch = 0;
+  }
+}
+
+enum class LoadStart : uint8_t { kStarted, kNothing, kNoRoom };
+
+LoadStart StartLoad(Core& core, Request& request) {
+  if (request.plan.loadable_tokens == 0 || !request.may_load) return LoadStart::kNothing;
+  if (request.load_refused_epoch == core.epoch) return LoadStart::kNoRoom;
+  Result<std::unique_ptr<Load>> load = core.cache.StartLoad(LookupOf(request), request.plan);
+  if (load.ok()) {
+    request.load = std::move(*load);
+    request.load_ended = false;
+    request.may_load = false;
+    core.kv_grew = true;
+    return LoadStart::kStarted;
+  }
+  if (load.status().code() != StatusCode::kResourceExhausted) {
+    request.may_load = false;
+    return LoadStart::kNothing;
+  }
+  request.load_refused_epoch = core.epoch;
+  return LoadStart::kNoRoom;
+}
+
+// Requests that cannot start yet load what they will need.
+void Prefetch(Core& core) {
+  size_t seen = 0;
+  for (const std::unique_ptr<Request>& request : core.waiting) {
+    if (request->ending || request->wait) continue;
+    if (++seen > kPrefetch) return;
+    if (request->load || !request->may_load) continue;
+    if (request->plan_epoch == 0) LookUp(core, *request);
+    if (!request->plan.in_flight) StartLoad(core, *request);
+  }
 }
 
 // A leader is gone or late: those that waited for it look again.
 void WakeWaiters(Core& core) {
   const base::TimePoint now = core.Now();
-  bool orphaned = core.running.empty();  // no leader of ours can be alive
+  bool orphaned = core.running.empty() && !AnyLoad(core);  // no leader of ours can be alive
   for (size_t i = 0; i < core.waiting.size(); ++i) {
     Request& request = *core.waiting[i];
     if (!request.wait || request.ending) continue;
@@ -92,7 +148,7 @@ Request* NextCandidate(Core& core, uint32_t free_lanes) {
   Request* best = nullptr;
   size_t seen = 0;
   for (const std::unique_ptr<Request>& request : core.waiting) {
-    if (request->wait || request->ending) continue;
+    if (request->wait || request->ending || request->is_loading()) continue;
     if (++seen > kWindow) break;
     const bool aged = now - request->submitted > core.options.starvation;
     if (request->width > free_lanes) {
@@ -104,7 +160,10 @@ Request* NextCandidate(Core& core, uint32_t free_lanes) {
       StartWaiting(core, *request);
       continue;
     }
-    if (aged) return request.get();  // older ones wait for leaders
+    const LoadStart load = StartLoad(core, *request);
+    if (load == LoadStart::kStarted) continue;
+    if (load == LoadStart::kNoRoom && AnyLoad(core)) continue;  // theirs will be over in a moment
+    if (aged) return request.get();                             // older ones wait for leaders
     if (best == nullptr || request->plan.cached_tokens() > best->plan.cached_tokens()) {
       best = request.get();
     }
@@ -112,13 +171,31 @@ Request* NextCandidate(Core& core, uint32_t free_lanes) {
   return best;
 }
 
+// Of the prompt's rows [first, end), those that the request loaded.
+void CountLoaded(Request& request, uint32_t first, uint32_t end) {
+  for (const LoadedRows& rows : request.loaded_rows) {
+    const uint32_t from = std::max(first, rows.position);
+    const uint32_t to = std::min(end, rows.position + rows.num_rows);
+    if (from >= to) continue;
+    auto& loaded = request.report.loaded;
+    const auto known = std::find_if(loaded.begin(), loaded.end(),
+                                    [&](const auto& of_tier) { return of_tier.tier == rows.tier; });
+    if (known != loaded.end()) {
+      known->tokens += to - from;
+    } else {
+      loaded.push_back({rows.tier, to - from});
+    }
+  }
+}
+
 // Counts the prompt's rows that need no computing; a later start counts only what is new.
 void CountCached(Core& core, Request& request) {
   const uint32_t ready = std::min(request.trunk.next, request.prompt_size());
   if (ready <= request.counted_rows) return;
   const uint32_t cached = ready - request.counted_rows;
-  request.counted_rows = ready;
+  const uint32_t counted = std::exchange(request.counted_rows, ready);
   if (request.shadow) return;
+  CountLoaded(request, counted, ready);
   request.report.cached_tokens += cached;
   core.stats.cached_prompt_tokens += cached;
 }
@@ -156,6 +233,11 @@ void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
   }
   if (request.trunk.first) request.prompt_logprobs.clear();
   CountCached(core, request);
+  request.report.tiers_asked = request.report.tiers_asked || request.plan.tiers_asked;
+  request.load.reset();  // the sequence has what it held
+  request.load_ended = false;
+  request.may_load = true;
+  request.loaded_rows.clear();
   ++core.epoch;
   core.kv_grew = true;
   if (!request.started) ReportStart(core, request);
@@ -173,6 +255,10 @@ Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
 // False: no more can start in this step.
 bool TryStart(Core& core, Request& request) {
   Result<std::unique_ptr<Sequence>> begun = core.cache.Begin(LookupOf(request), request.plan);
+  while (begun.status().code() == StatusCode::kResourceExhausted && core.running.empty() &&
+         DropLoad(core, &request)) {
+    begun = core.cache.Begin(LookupOf(request), request.plan);
+  }
   if (!begun.ok()) {
     const bool full = begun.status().code() == StatusCode::kResourceExhausted;
     if (full && !core.running.empty()) {
@@ -181,6 +267,11 @@ bool TryStart(Core& core, Request& request) {
     }
     End(core, request, FinishReason::kError,
         full ? DoesNotFit(core, request, begun.status()) : begun.status());
+    return true;
+  }
+  if (request.on_trial && (*begun)->computed_rows().empty()) {  // the donor has gone meanwhile
+    request.on_trial = false;
+    request.plan_epoch = 0;
     return true;
   }
   // Less than the leader would have brought, by a block or more: it went away before it was done.
@@ -208,14 +299,28 @@ bool TryStart(Core& core, Request& request) {
 
 }  // namespace
 
+bool DropLoad(Core& core, const Request* keep) {
+  for (auto request = core.waiting.rbegin(); request != core.waiting.rend(); ++request) {
+    if (request->get() == keep || (*request)->load == nullptr) continue;
+    (*request)->load.reset();
+    (*request)->load_ended = false;
+    (*request)->loaded_rows.clear();
+    (*request)->plan_epoch = 0;
+    ++core.epoch;
+    return true;
+  }
+  return false;
+}
+
 void Admit(Core& core) {
   if (core.waiting.empty()) return;
+  PollLoads(core);
   WakeWaiters(core);
   if (core.running.empty()) core.admission_closed = false;
   while (!core.admission_closed) {
     const uint32_t used = RunningLanes(core);
     const uint32_t free = core.options.max_sequences - std::min(used, core.options.max_sequences);
-    if (free == 0) return;
+    if (free == 0) return Prefetch(core);
     Request* request = NextCandidate(core, free);
     if (request == nullptr || !TryStart(core, *request)) return;
   }

@@ -1,6 +1,6 @@
 // Core: the engine thread's state, and the actions that make up one step.
 //
-//   Intake, Expire, Finish, Admit, Place, BuildBatch, Execute, Sample, Finish; then again
+//   Intake, Expire, Finish, Admit, Place, BuildBatch, Execute, Sample, RunBands, Finish; then again
 //
 // Each action is a function in a file of its own and does its part for all requests; adding a phase
 // is adding a file and a line in engine.cc. Between actions:
@@ -29,7 +29,8 @@ struct Inbox {
   std::vector<std::unique_ptr<Request>> submissions;  // ids ascending
   std::vector<RequestId> cancels;
   RequestId next_id = 1;
-  size_t waiting = 0;  // length of Core::waiting, for the limit of the queue
+  size_t waiting = 0;          // length of Core::waiting, for the limit of the queue
+  bool load_progress = false;  // something came from a colder tier
   bool stop = false;
 };
 
@@ -54,7 +55,9 @@ struct StepBatch {
   std::vector<kernel::BatchRow> rows;
   std::vector<const SpanTable*> tables;  // [units]
   std::vector<uint32_t> outputs;
-  const float* logits = nullptr;  // [outputs, vocabulary]
+  std::vector<kernel::ObservedRows> observed;
+  std::span<const uint32_t> checkpoints;  // of any unit's sequence: all that have some have these
+  const float* logits = nullptr;          // [outputs, vocabulary]
   void Clear();
 };
 
@@ -92,7 +95,8 @@ struct Core {
 
 // --- The actions. ---
 
-// Takes what was handed in; waits for something when there is nothing to do. False: stop.
+// Takes what was handed in; waits for something when there is nothing to do, or nothing but what is
+// on its way from a colder tier. False: stop.
 bool Intake(Core& core);
 // Ends requests whose deadline has passed.
 void Expire(Core& core);
@@ -106,6 +110,8 @@ void BuildBatch(Core& core);
 void Execute(Core& core);
 // Logits to tokens, of trunks and lanes.
 void Sample(Core& core);
+// Prompts on a donor's rows that run layers apart: up to `chunk_tokens` rows of a band.
+void RunBands(Core& core);
 // Reports and removes what has ended.
 void Finish(Core& core);
 // Starts a shadow while nothing else is to be done, and drops it when something is.
@@ -126,9 +132,17 @@ void End(Core& core, Request& request, FinishReason reason, Status status = {});
 void Preempt(Core& core, Request& request);
 // Takes a running request back into the queue, where its age puts it.
 void Requeue(Core& core, Request& request);
+// Gives up the load of the youngest waiting request, but not of `keep`, for its pages. False: there
+// is none.
+bool DropLoad(Core& core, const Request* keep);
 // The backward check of a prompt that ran on a donor's rows, from its last row's logits. True: its
 // first tokens may be drawn.
 bool PassesCheck(Core& core, Request& request, std::span<const float> logits);
+// A request of a kind that is closed may run on a donor's rows first, unseen, so that its kind can
+// prove itself again; then it runs as it would have. Called with a fresh plan.
+void ConsiderTrial(Core& core, Request& request);
+// The exact logits of a request that was tried are there.
+void EndTrial(Core& core, Request& request, std::span<const float> logits);
 // The exact logits of a shadow are there.
 void EndShadow(Core& core, Request& request, std::span<const float> logits);
 // Drops all sequences of the request.
@@ -137,6 +151,9 @@ void ReleaseSequences(Core& core, Request& request);
 void Emit(Core& core, Request& request, Event event);
 void EmitToken(Core& core, Request& request, TokenEvent token);
 
+// The trunk is complete: branches draw their first tokens from `logits` [vocabulary] of its last
+// row, or go on where they were preempted.
+void LeaveTrunk(Core& core, Request& request, const float* logits);
 // Draws the first tokens of all branches from the last prompt row's logits.
 void BeginBranches(Core& core, Request& request, const float* logits);
 // One more token of a lane.

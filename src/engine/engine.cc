@@ -13,8 +13,8 @@ namespace kvlink::engine {
 namespace {
 
 using Action = void (*)(Core&);
-constexpr Action kStep[] = {Expire,     RunShadows, Finish, Admit,  Publish, Place,
-                            BuildBatch, Execute,    Sample, Finish, Publish};
+constexpr Action kStep[] = {Expire,     RunShadows, Finish, Admit,    Publish, Place,
+                            BuildBatch, Execute,    Sample, RunBands, Finish,  Publish};
 
 class SingleThreadEngine final : public Engine {
  public:
@@ -57,7 +57,7 @@ Status CheckOptions(const EngineOptions& options) {
 
 Status SingleThreadEngine::Init(const EngineOptions& options) {
   if (Status status = CheckOptions(options); !status.ok()) return status;
-  if (!(core_.cache.shape() == core_.model.kv_shape())) {
+  if (!core_.cache.shape().SameKv(core_.model.kv_shape())) {
     return {StatusCode::kInvalidArgument,
             "the cache was made for another KV shape than the model's"};
   }
@@ -73,6 +73,13 @@ Status SingleThreadEngine::Init(const EngineOptions& options) {
   core_.budget_tokens = static_cast<uint32_t>(std::min<uint64_t>(
       core_.cache.Stats().total_pages * core_.cache.shape().tokens_per_block, 0xffffffffu));
   core_.token_limit = std::min(core_.options.context, core_.budget_tokens);
+  core_.cache.OnLoadProgress([this] {
+    {
+      const std::lock_guard lock(core_.inbox.mutex);
+      core_.inbox.load_progress = true;
+    }
+    core_.inbox.wake.notify_all();
+  });
   thread_ = std::thread([this] { Loop(); });
   return {};
 }
@@ -83,7 +90,10 @@ SingleThreadEngine::~SingleThreadEngine() {
     core_.inbox.stop = true;
   }
   core_.inbox.wake.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+    core_.cache.OnLoadProgress(nullptr);
+  }
 }
 
 void SingleThreadEngine::Loop() {
@@ -206,6 +216,7 @@ EngineStats SingleThreadEngine::Stats() const {
   }
   stats.refused = refused_;
   stats.cache = core_.cache.Stats();
+  stats.tiers = core_.cache.Tiers();
   return stats;
 }
 

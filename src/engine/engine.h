@@ -122,6 +122,18 @@ struct RequestReport {
   bool enlarged = false, fell_back = false;
   uint32_t preemptions = 0;
   bool waited_for_leader = false;
+  // Of cached_tokens: what this request loaded, by tier. What another one had loaded is RAM's.
+  struct TierTokens {
+    std::string tier;
+    uint32_t tokens = 0;
+  };
+  std::vector<TierTokens> loaded;
+  bool tiers_asked = false;  // there are colder tiers, and the request may use them
+  uint32_t loaded_tokens() const {
+    uint32_t sum = 0;
+    for (const TierTokens& of_tier : loaded) sum += of_tier.tokens;
+    return sum;
+  }
   std::vector<std::vector<TokenLogprob>>
       prompt_logprobs;  // [prompt_tokens]; first is empty; entry 0 is the token itself
   double queue_ms = 0, prompt_ms = 0, predicted_ms = 0, first_token_ms = 0, total_ms = 0,
@@ -149,6 +161,7 @@ struct EngineStats {
   uint64_t steps = 0;
   uint64_t callback_errors = 0;  // exceptions that callbacks threw
   CacheStats cache;
+  std::vector<TierFigures> tiers;  // fastest first
 };
 
 class Engine {

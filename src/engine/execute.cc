@@ -22,6 +22,17 @@ void CountAttempt(Core& core, Request& request, uint32_t rows) {
   core.stats.computed_tokens += rows;
 }
 
+// Tells the cache what computing takes, which is what loading competes with: by the row where
+// nearly all of them are prompts'.
+void ObserveTime(Core& core, std::chrono::steady_clock::duration took) {
+  uint32_t prefill = 0;
+  for (const BatchUnit& unit : core.batch.units) prefill += unit.num_rows > 1 ? unit.num_rows : 0;
+  const bool is_prefill = 10 * size_t{prefill} >= 9 * core.batch.rows.size();
+  core.cache.ObserveCompute(is_prefill ? static_cast<uint32_t>(core.batch.rows.size()) : 0,
+                            std::chrono::duration<double, std::micro>(took).count(),
+                            core.options.num_threads);
+}
+
 void CommitUnit(Core& core, const BatchUnit& unit, std::span<const TokenId> tokens) {
   const uint32_t end = unit.first_position + unit.num_rows;
   const uint32_t ready = unit.sequence->num_ready();
@@ -33,7 +44,7 @@ void CommitUnit(Core& core, const BatchUnit& unit, std::span<const TokenId> toke
   // Borrowed rows before the unit's go with them.
   if (end > ready) unit.sequence->Commit(request.trunk.tokens.subspan(ready, end - ready));
   request.trunk.next = end;
-  if (request.shadow) {
+  if (request.shadow || request.on_trial) {
     core.stats.shadow_tokens += unit.num_rows;
   } else if (request.borrows()) {
     CountAttempt(core, request, unit.num_rows);
@@ -49,8 +60,9 @@ void Execute(Core& core) {
   StepBatch& batch = core.batch;
   if (batch.units.empty()) return;
   core.stats.steps += 1;
-  const Result<const float*> logits =
-      core.runner->Run({batch.tokens, batch.rows, batch.tables, batch.outputs});
+  const base::TimePoint start = core.Now();
+  const Result<const float*> logits = core.runner->Run(
+      {batch.tokens, batch.rows, batch.tables, batch.outputs, batch.observed, batch.checkpoints});
   if (!logits.ok()) {
     for (const BatchUnit& unit : batch.units) {
       End(core, *unit.request, FinishReason::kError, logits.status());
@@ -58,6 +70,7 @@ void Execute(Core& core) {
     batch.Clear();
     return;
   }
+  ObserveTime(core, core.Now() - start);
   batch.logits = *logits;
   const std::span<const TokenId> tokens = batch.tokens;
   size_t first = 0;

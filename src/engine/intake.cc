@@ -1,10 +1,22 @@
 // Intake and Expire: what comes from outside the engine thread, and what time does.
 #include <algorithm>
+#include <chrono>
 
 #include "engine/core.h"
 
 namespace kvlink::engine {
 namespace {
+
+// How long the thread sleeps at most while a load is under way, whose deadline it has to see, and
+// between two turns of what is done in idle time.
+constexpr std::chrono::milliseconds kLoadPause{2}, kIdlePause{10};
+
+// Nothing can run before a load has brought something: what waits waits for one.
+bool OnlyLoadsAreLeft(const Core& core) {
+  if (!core.running.empty() || core.any_ending) return false;
+  return std::any_of(core.waiting.begin(), core.waiting.end(),
+                     [](const auto& request) { return request->is_loading(); });
+}
 
 Request* Find(std::vector<std::unique_ptr<Request>>& requests, RequestId id) {
   const auto at = std::lower_bound(requests.begin(), requests.end(), id,
@@ -20,6 +32,14 @@ void CancelRequest(Core& core, RequestId id) {
   if (request != nullptr) End(core, *request, FinishReason::kCancelled);
 }
 
+// What the cache does when nobody waits. True: there is more.
+bool RunIdle(Core& core, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const bool more = core.cache.RunIdle();
+  lock.lock();
+  return more;
+}
+
 }  // namespace
 
 bool Intake(Core& core) {
@@ -27,11 +47,17 @@ bool Intake(Core& core) {
   {
     Inbox& inbox = core.inbox;
     std::unique_lock lock(inbox.mutex);
-    // A waiting request is admitted as soon as nothing runs, so this never sleeps on one.
+    const auto handed_in = [&] {
+      return inbox.stop || !inbox.submissions.empty() || !inbox.cancels.empty();
+    };
+    // A waiting request is admitted as soon as nothing runs, unless it waits for a load.
     if (core.waiting.empty() && core.running.empty() && core.shadows.empty()) {
-      inbox.wake.wait(
-          lock, [&] { return inbox.stop || !inbox.submissions.empty() || !inbox.cancels.empty(); });
+      while (!handed_in() && RunIdle(core, lock)) inbox.wake.wait_for(lock, kIdlePause, handed_in);
+      inbox.wake.wait(lock, handed_in);
+    } else if (OnlyLoadsAreLeft(core)) {
+      inbox.wake.wait_for(lock, kLoadPause, [&] { return handed_in() || inbox.load_progress; });
     }
+    inbox.load_progress = false;
     if (inbox.stop) return false;
     for (std::unique_ptr<Request>& request : inbox.submissions) {
       core.stats.requests += 1;

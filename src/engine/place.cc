@@ -1,8 +1,8 @@
 // Place: gives every lane a sequence (by forking its source) and room for the rows it runs next.
 //
-// Oldest request first. When pages run out the youngest running request is preempted, so the oldest
-// always gets on and every request finishes in the end; a request that does not fit alone ends with
-// an error.
+// Oldest request first. When pages run out what waiting requests load is given up first, then the
+// youngest running request is preempted, so the oldest always gets on and every request finishes in
+// the end; a request that does not fit alone ends with an error.
 #include <algorithm>
 #include <string>
 
@@ -52,6 +52,7 @@ Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
 
 // Frees pages for `request`. False: it lost its own.
 bool MakeRoom(Core& core, Request& request, const Status& why) {
+  if (DropLoad(core, nullptr)) return true;
   Request* youngest = nullptr;
   size_t live = 0;
   for (const std::unique_ptr<Request>& other : core.running) {

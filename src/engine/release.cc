@@ -47,6 +47,7 @@ void End(Core& core, Request& request, FinishReason reason, Status status) {
   if (request.ending) return;
   request.ending = Ending{reason, std::move(status)};
   ReleaseSequences(core, request);
+  request.load.reset();
   core.admission_closed = false;
   core.any_ending = true;
 }

@@ -23,8 +23,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/band_run.h"
 #include "engine/beam_search.h"
 #include "engine/engine.h"
+#include "engine/tail_observer.h"
 #include "engine/text_stream.h"
 
 namespace kvlink::engine {
@@ -57,6 +59,9 @@ struct Trunk {
   std::span<const TokenId> tokens;  // the prompt, or Request::resumed
   uint32_t next = 0;                // first row that has not run since the request started
   bool first = true;                // the prompt for the first time: its last row gives logits
+  TailObserver tail;                // of the prompt, when it is the first time
+  std::unique_ptr<BandRun> bands;   // of a prompt on a donor's rows that runs layers apart
+  uint64_t layer_rows = 0;          // likewise, that ran
 };
 
 // A wait for a leader that computes the same blocks (single flight).
@@ -94,6 +99,12 @@ struct Request {
   std::optional<LeaderWait> wait;
   uint32_t awaited_tokens = 0;  // what the last leader would have brought
   bool overtakes = false;       // no longer waits for leaders: they are late
+  // Blocks on their way from a colder tier; when they are there, held until the request starts.
+  std::unique_ptr<Load> load;
+  bool load_ended = false;
+  bool may_load = true;             // none was tried since it was put in the queue
+  uint64_t load_refused_epoch = 0;  // of Core::epoch: pages were missing
+  std::vector<LoadedRows> loaded_rows;
 
   // Running.
   Trunk trunk;
@@ -104,8 +115,10 @@ struct Request {
   std::unique_ptr<BeamSearch> beam;
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   std::optional<Ending> ending;
-  bool exact_only = false;         // the answer from a donor's rows was refused
-  std::unique_ptr<Shadow> shadow;  // this request is one: nobody waits for it
+  bool exact_only = false;                   // the answer from a donor's rows was refused
+  std::unique_ptr<Shadow> shadow;            // this request is one: nobody waits for it
+  bool was_tried = false, on_trial = false;  // on a donor's rows, although its kind is closed
+  std::unique_ptr<Shadow> trial;             // what that said, until the exact answer is there
 
   // Report.
   RequestReport report;
@@ -118,6 +131,8 @@ struct Request {
   bool borrows() const {
     return trunk.sequence != nullptr && trunk.first && !trunk.sequence->computed_rows().empty();
   }
+  bool is_loading() const { return load != nullptr && !load_ended; }
+  bool runs_in_bands() const { return borrows() && trunk.sequence->runs_in_bands(); }
   bool in_trunk() const { return trunk.sequence != nullptr; }
   bool wants_logprobs() const { return params.logprobs >= 0; }
   // The branches to return are known at the end only.

@@ -4,11 +4,13 @@
 #include <string>
 
 #include "base/check.h"
+#include "link/lower_tiers.h"
 
 namespace kvlink::link {
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Create(const CacheOptions& options,
-                                                       Counters* counters, Donors* donors) {
+                                                       Counters* counters, Donors* donors,
+                                                       LowerTiers* tiers) {
   const KvShape& shape = options.shape;
   const uint32_t capacity =
       cache::DifferenceCapacity(shape.tokens_per_block, options.cow_copy_threshold);
@@ -18,21 +20,25 @@ Result<std::unique_ptr<BlockStore>> BlockStore::Create(const CacheOptions& optio
                                       .poison = options.poison});
   if (!pool.ok()) return pool.status();
   return std::unique_ptr<BlockStore>(
-      new BlockStore(options, std::move(pool).value(), capacity, counters, donors));
+      new BlockStore(options, std::move(pool).value(), capacity, counters, donors, tiers));
 }
 
 BlockStore::BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
-                       uint32_t difference_capacity, Counters* counters, Donors* donors)
+                       uint32_t difference_capacity, Counters* counters, Donors* donors,
+                       LowerTiers* tiers)
     : shape_(options.shape),
       budget_bytes_(options.budget_bytes),
       difference_capacity_(difference_capacity),
       counters_(counters),
       donors_(donors),
+      tiers_(tiers),
       pool_(std::move(pool)),
       total_pages_(pool_->Counts().total),
       graph_(shape_.tokens_per_block, total_pages_),
       index_(shape_.tokens_per_block,
-             match::KeyMaker(options.model_fingerprint, options.hash_bits)) {}
+             match::KeyMaker(options.model_fingerprint, options.hash_bits)),
+      observed_(options.observer, index_.keys()),
+      notes_(shape_.page_bytes()) {}
 
 Status BlockStore::MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now) {
   graph_.ExpirePins(now);
@@ -44,6 +50,7 @@ Status BlockStore::MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint 
   while (pool_->Counts().free < needed()) {
     const std::optional<BlockId> victim = graph_.Victim();
     if (!victim) return Exhausted(pages);
+    if (tiers_ != nullptr) tiers_->BeforeEviction(*this, *victim);
     Evict(*victim);
   }
   return Status::Ok();
@@ -58,13 +65,17 @@ Status BlockStore::Exhausted(uint64_t pages) const {
 }
 
 void BlockStore::Evict(BlockId id) {
+  if (EvictNotes(id)) return;
   if (index_.IsFull(id)) {
     if (!evicted_) evicted_.emplace(total_pages_ * 2);
     evicted_->Add(index_.KeyOf(id));
+    observed_.Removed(index_, id);
   }
   if (donors_ != nullptr) {
     donors_->Evicted(id, index_.ParentOf(id), graph_[id].depth * shape_.tokens_per_block);
+    DropNote(id);
   }
+  if (tiers_ != nullptr) tiers_->Forget(id);
   index_.Erase(id);
   graph_.Forget(id);
   counters_->evicted_blocks.Add();
@@ -99,17 +110,25 @@ BlockId BlockStore::AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source
 }
 
 BlockId BlockStore::Publish(BlockId id, const match::Root& root, std::span<const TokenId> tokens,
-                            uint32_t num_new) {
+                            uint32_t num_new, bool may_leave_ram) {
   const bool known = index_.Contains(id);
   const BlockId standing = known ? index_.Grow(id, tokens.last(num_new))
                                  : index_.Insert(id, root, graph_[id].parent, tokens);
   if (standing != id) {
-    if (donors_ != nullptr) donors_->GoneOver(id, standing);
+    if (donors_ != nullptr) {
+      donors_->GoneOver(id, standing);
+      notes_.Move(id, standing);
+      ForgetEmptyNotePages();
+    }
     if (known) graph_.Forget(id);  // its user keeps it alive until the caller has gone over
     return standing;
   }
   if (!known) graph_.Keep(id);
-  if (tokens.size() == shape_.tokens_per_block) counters_->stored_blocks.Add();
+  if (tokens.size() < shape_.tokens_per_block) return id;
+  counters_->stored_blocks.Add();
+  observed_.Stored(index_, id, root);
+  if (WasEvicted(index_.KeyOf(id))) graph_.CountUse(id);  // wanted again: not a one-off
+  if (tiers_ != nullptr) tiers_->NoteFull(id, root, graph_[id].parent, tokens, may_leave_ram);
   return id;
 }
 
@@ -117,6 +136,7 @@ void BlockStore::Clear() {
   graph_.UnpinAll();
   while (const std::optional<BlockId> victim = graph_.Victim()) Evict(*victim);
   evicted_.reset();
+  if (index_.num_blocks() == 0) observed_.Cleared();
 }
 
 uint64_t BlockStore::BytesOf(uint64_t pages, uint64_t fragments) const {
@@ -156,8 +176,11 @@ void BlockStore::AddTo(CacheStats* stats) const {
   stats->peak_in_use_bytes = peak_in_use_bytes_;
   stats->budget_bytes = budget_bytes_;
   stats->pinned_bytes = pinned_bytes();
+  stats->donor_notes = notes_.num_notes();
+  stats->note_pages = notes_.num_pages();
   stats->tracking_bytes += graph_.tracking_bytes() + index_.tracking_bytes() +
-                           (evicted_ ? evicted_->tracking_bytes() : 0) + pool_->tracking_bytes();
+                           (evicted_ ? evicted_->tracking_bytes() : 0) + pool_->tracking_bytes() +
+                           notes_.tracking_bytes();
 }
 
 }  // namespace kvlink::link

@@ -4,6 +4,7 @@
 //
 // Invariants
 //   1. A block is in the index if and only if the graph keeps it; its tokens are its valid rows'.
+//      Pages of donors' notes are kept, too, and in no index.
 //   2. Page counts agree: the graph's pages + the pool's slabs + free pages == total.
 // Threads: const members may run at the same time; everything else needs the store alone.
 #pragma once
@@ -19,13 +20,17 @@
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
 #include "link/counters.h"
+#include "link/donor_notes.h"
 #include "link/donors.h"
+#include "link/observed_blocks.h"
 #include "match/block_key.h"
 #include "match/evicted_keys.h"
 #include "match/prefix_index.h"
 #include "pool/page_pool.h"
 
 namespace kvlink::link {
+
+class LowerTiers;
 
 // Rows to copy once the lock is dropped. Only the engine's thread writes, evicts or frees pages,
 // and a new block is findable only after its first commit, so nobody sees the copy half done.
@@ -36,9 +41,10 @@ struct PendingCopy {
 
 class BlockStore {
  public:
-  // `options` are valid, `counters` and `donors` outlive the store; null: no prompt is lent.
+  // `options` are valid, the others outlive the store. `donors` null: no prompt is lent. `tiers`
+  // null: there are none.
   static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options, Counters* counters,
-                                                    Donors* donors);
+                                                    Donors* donors, LowerTiers* tiers = nullptr);
 
   // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when
   // what is in use or pinned leaves too little; then nothing a caller can see has changed.
@@ -52,9 +58,18 @@ class BlockStore {
 
   // Makes the rows that were just committed findable: `tokens` are all of the block's, the last
   // `num_new` are new. Returns the block, or the one that already stands for these tokens; then the
-  // block is in no index any more, and the caller goes over to that one.
+  // block is in no index any more, and the caller goes over to that one. `may_leave_ram`: tiers may
+  // have it once it is full.
   BlockId Publish(BlockId id, const match::Root& root, std::span<const TokenId> tokens,
-                  uint32_t num_new);
+                  uint32_t num_new, bool may_leave_ram);
+
+  // What was seen of the last rows of the donor that `donor` names (block_store_notes.cc); false:
+  // there is no room. A note goes with its donor at the latest.
+  bool KeepNote(BlockId donor, const DonorNote& note, base::TimePoint now);
+  void DropNote(BlockId donor);
+  void CountNoteUse(BlockId donor);
+  std::optional<DonorNote> NoteOf(BlockId donor) const;
+  size_t num_notes() const { return notes_.num_notes(); }
 
   void Clear();  // evicts and forgets everything that no sequence uses
   void NotePeak();
@@ -71,8 +86,10 @@ class BlockStore {
 
  private:
   BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
-             uint32_t difference_capacity, Counters* counters, Donors* donors);
+             uint32_t difference_capacity, Counters* counters, Donors* donors, LowerTiers* tiers);
   void Evict(BlockId id);
+  bool EvictNotes(BlockId page);  // false: it is none of notes
+  void ForgetEmptyNotePages();
   Status Exhausted(uint64_t pages) const;
   uint64_t InUseSlabs() const;
 
@@ -81,10 +98,13 @@ class BlockStore {
   const uint32_t difference_capacity_;  // rows of a difference block; 0: none are made
   Counters* const counters_;
   Donors* const donors_;
+  LowerTiers* const tiers_;
   const std::unique_ptr<pool::PagePool> pool_;  // outlives the graph's references
   const uint64_t total_pages_;
   cache::BlockGraph graph_;
   match::PrefixIndex index_;
+  const ObservedBlocks observed_;
+  DonorNotes notes_;
   std::optional<match::EvictedKeys> evicted_;  // since the first eviction: costs nothing before
   uint64_t peak_in_use_bytes_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "link/attempt.h"
 #include "link/borrowing_sequence.h"
 #include "link/linked_sequence.h"
+#include "link/loading_prefix.h"
 #include "link/lookup.h"
 #include "link/similar_lookup.h"
 
@@ -16,6 +17,9 @@ using std::chrono::duration_cast;
 using std::chrono::nanoseconds;
 
 namespace {
+
+// Blocks handed to the tiers at a time while there is nothing else to do: about a millisecond.
+constexpr size_t kIdleBlocks = 4;
 
 uint64_t NanosecondsSince(base::TimePoint start, const base::Clock& clock) {
   return static_cast<uint64_t>(duration_cast<nanoseconds>(clock() - start).count());
@@ -31,7 +35,9 @@ Plan Conductor::Lookup(const LookupRequest& request) const {
   Plan plan;
   {
     const base::ReaderLock lock(state_->mutex);
-    plan = PlanOf(*state_, request, FindPrompt(*state_, request, root));
+    const match::PrefixMatch match = FindPrompt(*state_, request, root);
+    plan = PlanOf(*state_, request, match);
+    AddTiers(*state_, request, root, match, &plan);
     if (request.similar != SimilarPolicy::kOff) {
       const base::TimePoint similar_start = clock();
       SimilarMatch similar = FindSimilar(*state_, request, root, plan.diverged_at);
@@ -88,15 +94,21 @@ Result<std::unique_ptr<Sequence>> Conductor::BeginExact(const LookupRequest& req
       store && state_->gate && request.tokens.size() >= state_->options.similar.min_reused_rows;
   const base::TimePoint start = state_->options.clock();
   // Outside the lock's scope: a sequence that fails to begin takes the lock when it goes.
-  auto sequence = std::make_unique<LinkedSequence>(state_, root, store);
+  const bool may_leave_ram = state_->tiers == nullptr || state_->tiers->MayLeaveRam(request.ns);
+  auto sequence = std::make_unique<LinkedSequence>(state_, root, store, may_leave_ram);
   Plan fresh;
   {
     const base::WriterLock lock(state_->mutex);
     const match::PrefixMatch match = FindPrompt(*state_, request, root);
     fresh = PlanOf(*state_, request, match);
     state_->counters->match_ns.Add(NanosecondsSince(start, state_->options.clock));
+    AddTiers(*state_, request, root, match, &fresh);
+    const uint32_t evicted = state_->tiers == nullptr || fresh.loadable_tokens > 0
+                                 ? 0
+                                 : NumEvicted(*state_, request, match);
     const Status begun = sequence->Begin(request, match);
     if (!begun.ok()) return begun;
+    if (evicted > 0 && may_leave_ram) state_->tiers->NoteRegret(evicted);
     if (may_lend) sequence->BecomeDonor(request.tokens);
   }
   sequence->FinishCopies();
@@ -132,7 +144,8 @@ std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request
                              .is_trial = request.trial,
                              .exact_tokens = match.num_tokens,
                              .num_tokens = size};
-    auto attempt = Attempt::Start(state_, std::move(*similar.plan), terms);
+    auto attempt =
+        Attempt::Start(state_, std::move(*similar.plan), terms, std::move(similar.note));
     if (attempt == nullptr) {
       *reason = SimilarReason::kBudget;
       return nullptr;
@@ -231,12 +244,59 @@ std::optional<Cache::Recalled> Conductor::RecallPrefix(const Namespace& ns,
   return recalled;
 }
 
+Result<std::unique_ptr<Load>> Conductor::StartLoad(const LookupRequest& request, const Plan&) {
+  if (state_->tiers == nullptr) return Status(StatusCode::kNotFound, "this cache has no tiers");
+  if (!request.reuse || !state_->tiers->MayLeaveRam(request.ns)) {
+    return Status(StatusCode::kNotFound, "tiers are not for this request");
+  }
+  return LoadingPrefix::Start(state_, request);
+}
+
+void Conductor::ObserveCompute(uint32_t num_rows, double wall_us, int num_threads) {
+  if (state_->tiers) state_->tiers->ObserveCompute(num_rows, wall_us, num_threads);
+}
+
+void Conductor::OnLoadProgress(std::function<void()> wake) {
+  if (state_->tiers) state_->tiers->wake_up()->Set(std::move(wake));
+}
+
+bool Conductor::RunIdle() { return WriteBacklog(kIdleBlocks); }
+
+// The copies are made under the lock, which nobody wants now: unlike at a commit, no sequence holds
+// these blocks.
+bool Conductor::WriteBacklog(size_t most) {
+  if (state_->tiers == nullptr) return false;
+  const base::WriterLock lock(state_->mutex);
+  LowerTiers& tiers = *state_->tiers;
+  const std::vector<PendingWrite> writes = tiers.TakeBacklog(*state_->store, most);
+  tiers.PutBack(tiers.Write(shape(), writes));
+  return tiers.has_backlog();
+}
+
+bool Conductor::Drain(std::chrono::milliseconds patience) {
+  if (state_->tiers == nullptr) return true;
+  const base::TimePoint deadline = std::chrono::steady_clock::now() + patience;
+  bool more = true;
+  while (more && std::chrono::steady_clock::now() < deadline) {
+    more = WriteBacklog(kIdleBlocks);
+    if (!state_->tiers->store().Drain(deadline)) return false;
+    const bool is_stuck = more && state_->tiers->all_cut_off();
+    if (is_stuck) return false;
+  }
+  return !more;
+}
+
+std::vector<TierFigures> Conductor::Tiers() const {
+  return state_->tiers ? state_->tiers->Figures() : std::vector<TierFigures>();
+}
+
 CacheStats Conductor::Stats() const {
   CacheStats stats;
   const base::ReaderLock lock(state_->mutex);
   state_->counters->CopyTo(&stats);
   stats.tracking_bytes = state_->sequence_bytes + state_->in_flight.tracking_bytes();
   state_->store->AddTo(&stats);
+  if (state_->tiers) stats.tracking_bytes += state_->tiers->tracking_bytes();
   if (state_->donors) {
     stats.donors = state_->donors->resident().num_donors();
     stats.tracking_bytes += state_->donors->tracking_bytes();

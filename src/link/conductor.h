@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -38,9 +39,16 @@ class Conductor final : public Cache {
   std::optional<std::vector<TokenId>> Recall(const Namespace& ns,
                                              std::string_view text) const override;
   std::optional<Recalled> RecallPrefix(const Namespace& ns, std::string_view text) const override;
+  Result<std::unique_ptr<Load>> StartLoad(const LookupRequest& request, const Plan& plan) override;
+  void ObserveCompute(uint32_t num_rows, double wall_us, int num_threads) override;
+  void OnLoadProgress(std::function<void()> wake) override;
+  bool RunIdle() override;
+  bool Drain(std::chrono::milliseconds patience) override;
+  std::vector<TierFigures> Tiers() const override;
   CacheStats Stats() const override;
 
  private:
+  bool WriteBacklog(size_t most);  // true: there is more
   Status CheckRequest(const LookupRequest& request) const;
   Result<std::unique_ptr<Sequence>> BeginExact(const LookupRequest& request, const Plan& plan);
   // Null when the plan's donor cannot lend any more; `reason` says why.

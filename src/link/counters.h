@@ -26,6 +26,7 @@ struct Counters {
   Counter cow_full_copies, cow_difference_blocks;
   Counter single_flight_waits, single_flight_takeovers;
   Counter fallbacks, output_splices, match_ns;
+  Counter loads, loaded_tokens, failed_loads, unwritten_blocks;
   std::array<Counter, static_cast<size_t>(SimilarReason::kCount)> similar_outcomes;
   Counter similar_tokens, similar_attempts, similar_enlarged, similar_waits, similar_match_ns;
   Counter shadows, shadow_failures;
@@ -52,6 +53,10 @@ struct Counters {
     stats->fallbacks = fallbacks.value();
     stats->output_splices = output_splices.value();
     stats->match_ns = match_ns.value();
+    stats->loads = loads.value();
+    stats->loaded_tokens = loaded_tokens.value();
+    stats->failed_loads = failed_loads.value();
+    stats->unwritten_blocks = unwritten_blocks.value();
     for (size_t i = 0; i < similar_outcomes.size(); ++i) {
       stats->similar_outcomes[i] = similar_outcomes[i].value();
     }

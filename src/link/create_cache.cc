@@ -49,6 +49,9 @@ Status CheckOptions(const CacheOptions& options) {
   if (options.hash_bits < 1 || options.hash_bits > 128) {
     return Bad("hash_bits", std::to_string(options.hash_bits), "1 to 128");
   }
+  if (!(options.tiers.write_share >= 0 && options.tiers.write_share <= 1)) {
+    return Bad("tiers.write_share", std::to_string(options.tiers.write_share), "in [0, 1]");
+  }
   if (options.budget_bytes < options.shape.page_bytes()) {
     return Bad("budget_bytes", std::to_string(options.budget_bytes),
                "at least one page of " + std::to_string(options.shape.page_bytes()) + " bytes");
@@ -63,11 +66,6 @@ Status CheckSimilar(const CacheOptions& options, verify::LayerPlan* layers) {
   if (verify::CheckAttention(options.similar_model.attention, &why) != SimilarReason::kNone) {
     return {StatusCode::kFailedPrecondition,
             std::string("similar reuse is off for this model: ") + why};
-  }
-  if (similar.mode != ReuseMode::kSeam) {
-    return {StatusCode::kUnimplemented, std::string("similar.mode ") +
-                                            verify::ReuseModeName(similar.mode) +
-                                            " is not supported yet; seam is"};
   }
   const std::pair<const char*, double> shares[] = {
       {"similar.frequent_share", similar.frequent_share},
@@ -91,8 +89,14 @@ Status CheckSimilar(const CacheOptions& options, verify::LayerPlan* layers) {
     return Bad("similar.fingerprint_window or short_window", "0", "above 0");
   }
   if (similar.max_anchors == 0) return Bad("similar.max_anchors", "0", "above 0");
-  auto plan = verify::PlanLayers(similar, options.shape.num_layers, {});
+  const uint32_t num_layers = options.shape.num_layers;
+  auto plan = verify::PlanLayers(similar, num_layers, verify::CheckpointsFor(similar, num_layers));
   if (!plan.ok()) return plan.status();
+  if (!plan->checkpoints.empty() && options.similar_model.embedding == 0) {
+    return Bad("similar_model.embedding", "0",
+               std::string("the width of the residual stream: mode ") +
+                   verify::ReuseModeName(similar.mode) + " keeps it at some layers");
+  }
   *layers = std::move(plan).value();
   return Status::Ok();
 }
@@ -101,30 +105,53 @@ Status CheckSimilar(const CacheOptions& options, verify::LayerPlan* layers) {
 
 namespace link {
 
-Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options) {
+Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options,
+                                                std::unique_ptr<tier::TierStore> tier_store) {
   const Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
   verify::LayerPlan layers;
   const Status similar = CheckSimilar(options, &layers);
   if (!similar.ok()) return similar;
+  options.shape.checkpoint_bytes = static_cast<uint32_t>(
+      layers.checkpoints.size() * options.similar_model.embedding * sizeof(uint16_t));
+  if (options.shape.checkpoint_bytes > 0) {
+    options.cow_copy_threshold = 0;  // cells of a difference have no place for checkpoints
+    const Status fits = CheckOptions(options);  // pages are larger now
+    if (!fits.ok()) return fits;
+  }
   if (!options.clock) options.clock = base::SteadyClock();
   auto counters = std::make_unique<Counters>();
   std::unique_ptr<Donors> donors;
   if (options.similar.policy != SimilarPolicy::kOff) {
     donors = std::make_unique<Donors>(options.similar, options.similar_model.token_texts);
   }
-  auto store = BlockStore::Create(options, counters.get(), donors.get());
+  if (tier_store == nullptr && options.sharing != Sharing::kOff) {
+    auto opened = OpenTiers(options);
+    if (!opened.ok()) return opened.status();
+    tier_store = std::move(opened).value();
+  }
+  std::unique_ptr<LowerTiers> tiers;
+  if (tier_store != nullptr) {
+    tiers = std::make_unique<LowerTiers>(options, std::move(tier_store), counters.get());
+  }
+  auto store = BlockStore::Create(options, counters.get(), donors.get(), tiers.get());
   if (!store.ok()) return store.status();
   return std::make_shared<CacheState>(std::move(options), std::move(counters), std::move(donors),
-                                      std::move(layers), std::move(store).value());
+                                      std::move(layers), std::move(tiers),
+                                      std::move(store).value());
+}
+
+Result<std::unique_ptr<Cache>> CreateCacheOnTiers(CacheOptions options,
+                                                  std::unique_ptr<tier::TierStore> tiers) {
+  auto state = CreateState(std::move(options), std::move(tiers));
+  if (!state.ok()) return state.status();
+  return std::unique_ptr<Cache>(std::make_unique<Conductor>(std::move(state).value()));
 }
 
 }  // namespace link
 
 Result<std::unique_ptr<Cache>> CreateCache(CacheOptions options) {
-  auto state = link::CreateState(std::move(options));
-  if (!state.ok()) return state.status();
-  return std::unique_ptr<Cache>(std::make_unique<link::Conductor>(std::move(state).value()));
+  return link::CreateCacheOnTiers(std::move(options), nullptr);
 }
 
 }  // namespace kvlink

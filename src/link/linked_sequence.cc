@@ -9,8 +9,12 @@
 
 namespace kvlink::link {
 
-LinkedSequence::LinkedSequence(std::shared_ptr<CacheState> state, match::Root root, bool store)
-    : state_(std::move(state)), root_(std::move(root)), store_(store) {}
+LinkedSequence::LinkedSequence(std::shared_ptr<CacheState> state, match::Root root, bool store,
+                               bool may_leave_ram)
+    : state_(std::move(state)),
+      root_(std::move(root)),
+      store_(store),
+      may_leave_ram_(may_leave_ram) {}
 
 // Release: leaf first. What an index knows stays as evictable cache, the rest is freed.
 LinkedSequence::~LinkedSequence() {
@@ -93,6 +97,30 @@ Status LinkedSequence::StartFrom(const Prefix& prefix, uint32_t room_for) {
   return Status::Ok();
 }
 
+Status LinkedSequence::BeginLoad(std::span<const TokenId> tokens, const match::PrefixMatch& match) {
+  id_ = ++state_->last_sequence_id;
+  const Status started = StartFrom({.full = match.blocks}, static_cast<uint32_t>(tokens.size()));
+  if (started.ok()) Announce(tokens);
+  return started;
+}
+
+void LinkedSequence::CommitLoaded(std::span<const TokenId> tokens) {
+  const base::WriterLock lock(state_->mutex);
+  CommitRows(tokens);
+  state_->tiers->FreshAreWritten();
+}
+
+void LinkedSequence::EndLoad() {
+  state_->in_flight.RetireAll(id_);
+  cache::BlockGraph& graph = state_->store->graph();
+  while (chain_.size() > num_ready_ / block_size()) {
+    graph.SetAppender(chain_.back(), 0);
+    graph.Release(chain_.back());
+    chain_.pop_back();
+  }
+  RebuildTable();
+}
+
 void LinkedSequence::FinishCopies() {
   for (const PendingCopy& copy : copies_) {
     cache::CopyRows(state_->options.shape, copy.from, copy.to, copy.first_row, copy.num_rows);
@@ -163,7 +191,24 @@ void LinkedSequence::Commit(std::span<const TokenId> tokens) {
       << "sequence " << id_ << ": " << tokens.size() << " rows after " << num_ready_
       << " of a capacity of " << capacity_;
   if (state_->gate) state_->gate->CountComputed(tokens.size());
+  std::vector<PendingWrite> writes;
+  {
+    const base::WriterLock lock(state_->mutex);
+    CommitRows(tokens);
+    if (state_->tiers) writes = state_->tiers->TakeFresh(*state_->store);
+  }
+  if (!writes.empty()) WriteBehind(std::move(writes));
+}
+
+// Without the lock: the blocks are in this sequence's chain, so that nobody evicts them, and full.
+void LinkedSequence::WriteBehind(std::vector<PendingWrite> writes) {
+  const std::vector<BlockId> refused = state_->tiers->Write(state_->options.shape, writes);
+  if (refused.empty()) return;
   const base::WriterLock lock(state_->mutex);
+  state_->tiers->PutBack(refused);
+}
+
+void LinkedSequence::CommitRows(std::span<const TokenId> tokens) {
   while (!tokens.empty()) {
     const uint32_t free_rows = block_size() - num_ready_ % block_size();
     const auto now = tokens.first(std::min<size_t>(tokens.size(), free_rows));
@@ -181,16 +226,28 @@ void LinkedSequence::CommitToBlock(std::span<const TokenId> tokens) {
   if (!store_) return;
   tail_tokens_.insert(tail_tokens_.end(), tokens.begin(), tokens.end());
   const BlockId standing =
-      store.Publish(id, root_, tail_tokens_, static_cast<uint32_t>(tokens.size()));
+      store.Publish(id, root_, tail_tokens_, static_cast<uint32_t>(tokens.size()), may_leave_ram_);
   if (standing != id) GoOverTo(index, standing);
   if (donor_rows_ > 0 && num_ready_ >= donor_rows_) {
-    donor_rows_ = 0;
+    lent_rows_ = std::exchange(donor_rows_, 0);
     state_->donors->Settle(id_, standing);
+    store.DropNote(standing);  // of a prompt that ended in the same block
     state_->in_flight.Retire(Donors::KeyOf(id_), id_);
   }
   if (tail_tokens_.size() < block_size()) return;
   tail_tokens_.clear();
   state_->in_flight.Retire(store.index().KeyOf(standing), id_);
+}
+
+void LinkedSequence::RecordTail(const PromptTail& tail, std::span<const float> logits) {
+  if (lent_rows_ == 0) return;
+  KVLINK_CHECK(tail.received.empty() || tail.received.size() == lent_rows_)
+      << "attention of " << tail.received.size() << " of " << lent_rows_ << " rows";
+  const DonorNote note = MakeNote(lent_rows_, tail, logits);
+  const base::WriterLock lock(state_->mutex);
+  const BlockId donor = chain_[(std::exchange(lent_rows_, 0) - 1) / block_size()];
+  if (!state_->donors->resident().Contains(donor)) return;
+  state_->store->KeepNote(donor, note, Now());
 }
 
 // Somebody else computed the same block first: its rows are equal in every bit.
@@ -223,7 +280,7 @@ Result<std::unique_ptr<Sequence>> LinkedSequence::Fork(uint32_t num_tokens,
                                                     ", which has " + std::to_string(num_ready_) +
                                                     " rows ready");
   }
-  auto branch = std::make_unique<LinkedSequence>(state_, root_, store_);
+  auto branch = std::make_unique<LinkedSequence>(state_, root_, store_, may_leave_ram_);
   {
     const base::WriterLock lock(state_->mutex);
     const Status forked = branch->StartBranch(*this, num_tokens, max_new_tokens);

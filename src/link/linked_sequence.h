@@ -26,7 +26,9 @@ namespace kvlink::link {
 
 class LinkedSequence final : public Sequence {
  public:
-  LinkedSequence(std::shared_ptr<CacheState> state, match::Root root, bool store);
+  // `may_leave_ram`: what it stores may be written to tiers.
+  LinkedSequence(std::shared_ptr<CacheState> state, match::Root root, bool store,
+                 bool may_leave_ram = true);
   ~LinkedSequence() override;
   LinkedSequence(const LinkedSequence&) = delete;
   LinkedSequence& operator=(const LinkedSequence&) = delete;
@@ -36,6 +38,16 @@ class LinkedSequence final : public Sequence {
   Status Begin(const LookupRequest& request, const match::PrefixMatch& match)
       KVLINK_REQUIRES(state_->mutex);
   void FinishCopies();
+
+  // As the place of a load: takes the full blocks of `match` and pages for the blocks of `tokens`
+  // behind them, and announces those. All or nothing. Requires: `tokens` are whole blocks.
+  Status BeginLoad(std::span<const TokenId> tokens, const match::PrefixMatch& match)
+      KVLINK_REQUIRES(state_->mutex);
+  // As Commit, of rows that came from a tier: nobody computed them.
+  void CommitLoaded(std::span<const TokenId> tokens);
+  // Nothing more comes: gives back the pages without rows, and nobody waits for them any more.
+  void EndLoad() KVLINK_REQUIRES(state_->mutex);
+
   // From here on others may wait for this prompt to lend its rows; the last one's commit makes it a
   // donor. Nothing happens unless the sequence stores, and has rows of the prompt to compute.
   void BecomeDonor(std::span<const TokenId> prompt) KVLINK_REQUIRES(state_->mutex);
@@ -46,6 +58,13 @@ class LinkedSequence final : public Sequence {
   Status Reserve(uint32_t num_tokens) override;
   const SpanTable& table() const override { return table_; }
   void Commit(std::span<const TokenId> tokens) override;
+  std::span<const uint32_t> checkpoint_layers() const override {
+    return state_->layers.checkpoints;
+  }
+  uint32_t observed_rows() const override {
+    return donor_rows_ > 0 ? state_->options.similar.observed_rows : 0;
+  }
+  void RecordTail(const PromptTail& tail, std::span<const float> logits) override;
   std::span<const Selection::Range> computed_rows() const override { return {}; }
   Verdict CheckFirstToken(std::span<const float> logits) override;
   Result<std::unique_ptr<Sequence>> Fork(uint32_t num_tokens, uint32_t max_new_tokens) override;
@@ -69,7 +88,9 @@ class LinkedSequence final : public Sequence {
   Status ReserveLocked(uint32_t num_tokens) KVLINK_REQUIRES(state_->mutex);
   void AppendPages(uint32_t count) KVLINK_REQUIRES(state_->mutex);
   void ReplaceTailByFullCopy() KVLINK_REQUIRES(state_->mutex);
+  void CommitRows(std::span<const TokenId> tokens) KVLINK_REQUIRES(state_->mutex);
   void CommitToBlock(std::span<const TokenId> tokens) KVLINK_REQUIRES(state_->mutex);
+  void WriteBehind(std::vector<PendingWrite> writes);
   void GoOverTo(size_t index, BlockId standing) KVLINK_REQUIRES(state_->mutex);
   void RebuildTable() KVLINK_REQUIRES(state_->mutex);
   base::TimePoint Now() const { return state_->options.clock(); }
@@ -77,11 +98,12 @@ class LinkedSequence final : public Sequence {
 
   const std::shared_ptr<CacheState> state_;
   const match::Root root_;
-  const bool store_;
+  const bool store_, may_leave_ram_;
   uint64_t id_ = 0;
   std::vector<BlockId> chain_;
   std::vector<TokenId> tail_tokens_;  // of the valid rows of a block that is not full, if it stores
   uint32_t donor_rows_ = 0;           // of the prompt, until it is a donor; 0: it is none to be
+  uint32_t lent_rows_ = 0;            // likewise, from then on until its tail was recorded
   uint32_t num_ready_ = 0;
   uint32_t capacity_ = 0;
   SpanTable table_;

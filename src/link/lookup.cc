@@ -84,6 +84,38 @@ Plan PlanOf(const CacheState& state, const LookupRequest& request,
   return plan;
 }
 
+void AddTiers(const CacheState& state, const LookupRequest& request, const match::Root& root,
+              const match::PrefixMatch& match, Plan* plan) {
+  if (state.tiers == nullptr || !MayReuse(state, request)) return;
+  if (!state.tiers->MayLeaveRam(request.ns)) return;
+  plan->tiers_asked = true;
+  if (match.num_tokens >= ComputeFrom(request, plan->num_tokens)) return;
+  const Loadable loadable = state.tiers->Find(request, root, match);
+  if (loadable.failed_before && loadable.names.empty()) {
+    plan->miss_reason = MissReason::kTierError;
+  }
+  if (!state.tiers->Pays(loadable)) return;
+  plan->loadable_tokens =
+      static_cast<uint32_t>(loadable.names.size()) * state.options.shape.tokens_per_block;
+  if (loadable.num_known() > 0) plan->tier = state.tiers->NameOf(loadable.tiers.front());
+}
+
+uint32_t NumEvicted(const CacheState& state, const LookupRequest& request,
+                    const match::PrefixMatch& match) {
+  if (!match.has_next) return 0;
+  const uint32_t block = state.options.shape.tokens_per_block;
+  base::BlockKey key = match.next_key;
+  uint32_t count = 0;
+  size_t end = (match.blocks.size() + 1) * block;
+  while (state.store->WasEvicted(key)) {
+    ++count;
+    if (end + block > request.tokens.size()) break;
+    key = state.keys.Next(key, request.tokens.subspan(end, block));
+    end += block;
+  }
+  return count;
+}
+
 uint32_t ComputeFrom(const LookupRequest& request, uint32_t ready) {
   const auto size = static_cast<uint32_t>(request.tokens.size());
   return std::min(ready, size - std::min(size, std::max(request.min_compute, 1u)));

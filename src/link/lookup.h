@@ -15,6 +15,15 @@ match::PrefixMatch FindPrompt(const CacheState& state, const LookupRequest& requ
 Plan PlanOf(const CacheState& state, const LookupRequest& request, const match::PrefixMatch& match)
     KVLINK_REQUIRES_SHARED(state.mutex);
 
+// Adds what tiers have behind the resident rows, where there are tiers: the rows that a load would
+// bring, and whether a tier that failed is why there are none.
+void AddTiers(const CacheState& state, const LookupRequest& request, const match::Root& root,
+              const match::PrefixMatch& match, Plan* plan) KVLINK_REQUIRES_SHARED(state.mutex);
+
+// Blocks behind the resident ones that were here and were evicted, one after another.
+uint32_t NumEvicted(const CacheState& state, const LookupRequest& request,
+                    const match::PrefixMatch& match) KVLINK_REQUIRES_SHARED(state.mutex);
+
 // The first token that must run, when `ready` rows are there.
 uint32_t ComputeFrom(const LookupRequest& request, uint32_t ready);
 

@@ -96,6 +96,14 @@ Json Timings(const Sums& sums) {
           {"predicted_per_second", per(1e3 * count(sums.generated), sums.predicted_ms)}};
 }
 
+// The cached rows by where they were when the request came.
+Json TierTokens(const engine::RequestReport& report) {
+  Json tokens = {
+      {"ram", report.cached_tokens - std::min(report.loaded_tokens(), report.cached_tokens)}};
+  for (const auto& of_tier : report.loaded) tokens[of_tier.tier] = of_tier.tokens;
+  return tokens;
+}
+
 Json Reuse(const PromptOutcome& outcome) {
   const engine::RequestReport& report = *outcome.report;
   const bool complete = report.miss_reason == MissReason::kNone;
@@ -104,11 +112,15 @@ Json Reuse(const PromptOutcome& outcome) {
           {"partial", report.partial_tokens},
           {"similar", report.similar_tokens},
           {"computed", report.computed_tokens},
-          {"tier", report.cached_tokens > 0 ? Json("ram") : Json(nullptr)},
+          {"tier", report.cached_tokens > 0 ? Json(TierName(report)) : Json(nullptr)},
+          {"tier_tokens", TierTokens(report)},
           {"verdict", verdict != nullptr ? Json(verdict) : Json(nullptr)},
           {"mask_similarity",
            report.mask_similarity > 0 ? Json(report.mask_similarity) : Json(nullptr)},
           {"miss_reason", MissReasonName(report.miss_reason)},
+          {"miss_detail", report.miss_reason == MissReason::kDiverged && outcome.tool_keys_reordered
+                              ? Json("tool_key_order")
+                              : Json(nullptr)},
           {"diverged_at", complete ? Json(nullptr) : Json(report.diverged_at)},
           {"diverged_message",
            outcome.diverged_message ? Json(*outcome.diverged_message) : Json(nullptr)},
@@ -132,6 +144,11 @@ Json Reuse(const std::vector<PromptOutcome>& prompts) {
 }
 
 }  // namespace
+
+// Loads fall through to slower tiers towards the end of a prompt: the last is the slowest.
+std::string TierName(const engine::RequestReport& report) {
+  return report.loaded.empty() ? "ram" : report.loaded.back().tier;
+}
 
 const char* VerdictName(const engine::RequestReport& report) {
   if (report.similar_reason == SimilarReason::kPolicy) return nullptr;
@@ -296,19 +313,48 @@ struct AnswerFormat::Writer {
     const std::string text = outcome.hide_generated ? "" : result.text;
     Json choice = {{"index", index}};
     if (head.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", text}};
+      choice["message"] = Message(outcome, branch, index, text);
     } else {
       choice["text"] = (head.echo ? outcome.prompt_text : "") + text;
     }
     choice["logprobs"] = ChoiceLogprobs(outcome, branch);
-    AddFinish(choice, result);
+    const bool called = branch < outcome.messages.size() && !outcome.messages[branch].calls.empty();
+    AddFinish(choice, result, called);
     if (outcome.hide_generated) choice["finish_reason"] = "length";
     if (head.prompt_logprobs >= 0) choice["prompt_logprobs"] = PromptLogprobs(outcome);
     return choice;
   }
 
-  static void AddFinish(Json& choice, const engine::BranchResult& result) {
-    choice["finish_reason"] = FinishReasonName(result.reason);
+  // Reasoning and calls beside the content, where the text was taken apart.
+  Json Message(const PromptOutcome& outcome, uint32_t branch, uint32_t index,
+               const std::string& text) const {
+    Json message = {{"role", "assistant"}, {"content", text}};
+    if (branch >= outcome.messages.size()) return message;
+    const ParsedMessage& parsed = outcome.messages[branch];
+    message["content"] = parsed.content;
+    if (!parsed.reasoning.empty()) message["reasoning_content"] = parsed.reasoning;
+    if (parsed.calls.empty()) return message;
+    if (parsed.content.empty()) message["content"] = nullptr;
+    message["tool_calls"] = Json::array();
+    for (uint32_t i = 0; i < parsed.calls.size(); ++i) {
+      message["tool_calls"].push_back(
+          {{"id", CallId(index, i)},
+           {"type", "function"},
+           {"function",
+            {{"name", parsed.calls[i].name}, {"arguments", parsed.calls[i].arguments}}}});
+    }
+    return message;
+  }
+
+  std::string CallId(uint32_t index, uint32_t call) const {
+    return "call_" + head.id.substr(head.id.find('-') + 1) + "_" + std::to_string(index) + "_" +
+           std::to_string(call);
+  }
+
+  static void AddFinish(Json& choice, const engine::BranchResult& result, bool called) {
+    choice["finish_reason"] = called && result.reason == engine::FinishReason::kStop
+                                  ? "tool_calls"
+                                  : FinishReasonName(result.reason);
     choice["stop_reason"] = result.stop_text.empty() ? Json(nullptr) : Json(result.stop_text);
   }
 
@@ -343,7 +389,7 @@ struct AnswerFormat::Writer {
   }
 };
 
-std::string AnswerFormat::Whole(const std::vector<PromptOutcome>& prompts) const {
+std::string AnswerFormat::Whole(const std::vector<PromptOutcome>& prompts) {
   const Writer writer{head_, tokenizer_};
   Json answer = writer.Envelope(head_.chat ? "chat.completion" : "text_completion");
   answer["choices"] = Json::array();
@@ -357,15 +403,17 @@ std::string AnswerFormat::Whole(const std::vector<PromptOutcome>& prompts) const
   return Dump(answer);
 }
 
-std::string AnswerFormat::FirstChunk(uint32_t index, const std::string& echo) const {
+std::string AnswerFormat::Begin(uint32_t index, const std::string& echo,
+                                const engine::RequestReport*) {
+  if (!head_.chat && !head_.echo) return "";
   const Writer writer{head_, tokenizer_};
   Json choice = writer.StreamChoice(index, echo, nullptr);
   if (head_.chat) choice["delta"] = {{"role", "assistant"}, {"content", ""}};
   return writer.Streamed(std::move(choice));
 }
 
-std::string AnswerFormat::TokenChunk(uint32_t index, const engine::TokenEvent& event,
-                                     size_t* text_offset) const {
+std::string AnswerFormat::Token(uint32_t index, const engine::TokenEvent& event,
+                                const std::vector<MessagePart>& parts, size_t* text_offset) {
   const Writer writer{head_, tokenizer_};
   Json logprobs = nullptr;
   if (head_.logprobs >= 0 && event.token >= 0) {
@@ -376,28 +424,61 @@ std::string AnswerFormat::TokenChunk(uint32_t index, const engine::TokenEvent& e
       writer.AddText(logprobs, event.token, event.logprob, event.top, text_offset);
     }
   }
-  return writer.Streamed(writer.StreamChoice(index, event.text, std::move(logprobs)));
+  std::string out;
+  for (const MessagePart& part : parts) {
+    if (part.kind == MessagePart::Kind::kCallEnd) continue;
+    Json choice = writer.StreamChoice(index, part.text, std::exchange(logprobs, nullptr));
+    if (part.kind == MessagePart::Kind::kReasoning) {
+      choice["delta"] = {{"reasoning_content", part.text}};
+    } else if (part.kind == MessagePart::Kind::kCallBegin) {
+      choice["delta"] = {
+          {"tool_calls", Json::array({{{"index", part.call},
+                                       {"id", writer.CallId(index, part.call)},
+                                       {"type", "function"},
+                                       {"function", {{"name", part.text}, {"arguments", ""}}}}})}};
+    } else if (part.kind == MessagePart::Kind::kCallArguments) {
+      choice["delta"] = {{"tool_calls", Json::array({{{"index", part.call},
+                                                      {"function", {{"arguments", part.text}}}}})}};
+    }
+    out += writer.Streamed(std::move(choice));
+  }
+  if (out.empty() && !logprobs.is_null())
+    out = writer.Streamed(writer.StreamChoice(index, "", std::move(logprobs)));
+  return out;
 }
 
-std::string AnswerFormat::FinishChunk(uint32_t index, const engine::BranchResult& branch,
-                                      const std::vector<PromptOutcome>* last) const {
+std::string AnswerFormat::Finish(uint32_t index, const engine::BranchResult& branch, uint32_t calls,
+                                 const std::vector<PromptOutcome>* last) {
   const Writer writer{head_, tokenizer_};
   Json choice = writer.StreamChoice(index, "", nullptr);
   if (head_.chat) choice["delta"] = Json::object();
-  Writer::AddFinish(choice, branch);
+  Writer::AddFinish(choice, branch, calls > 0);
   return writer.Streamed(std::move(choice), last);
 }
 
-std::string AnswerFormat::UsageChunk(const std::vector<PromptOutcome>& prompts) const {
+std::string AnswerFormat::End(const std::vector<PromptOutcome>& prompts) {
+  const std::string done = "data: [DONE]\n\n";
+  if (!head_.include_usage) return done;
   const Writer writer{head_, tokenizer_};
   Json chunk = writer.Chunk();
   chunk["choices"] = Json::array();
   Writer::AddTotals(chunk, prompts);
-  return Event(chunk);
+  return Event(chunk) + done;
 }
 
-std::string AnswerFormat::ErrorEvent(const std::string& error_body) {
-  return "data: " + error_body + "\n\n";
+std::string AnswerFormat::StreamError(const ApiError& error) {
+  return "data: " + ErrorBody(error) + "\n\ndata: [DONE]\n\n";
 }
+
+AnswerTotals TotalsOf(const std::vector<PromptOutcome>& prompts) {
+  const Sums sums = Sum(prompts);
+  return {sums.prompt, sums.generated, sums.cached, sums.computed};
+}
+
+std::string TimingsText(const std::vector<PromptOutcome>& prompts) {
+  return Dump(Timings(Sum(prompts)));
+}
+
+std::string ReuseText(const std::vector<PromptOutcome>& prompts) { return Dump(Reuse(prompts)); }
 
 }  // namespace kvlink::server

@@ -6,29 +6,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/answer_style.h"
 
 namespace kvlink::server {
 
-// What became of one prompt.
-struct PromptOutcome {
-  std::shared_ptr<const engine::RequestReport> report;
-  std::vector<std::vector<engine::TokenEvent>>
-      events;  // per branch; filled where log-probabilities are wanted
-  std::vector<TokenId> prompt;
-  std::string prompt_text;  // for echo
-  std::optional<size_t>
-      diverged_message;  // chat: message that the first token without a cached row lies in
-  bool hide_generated = false;
-};
-
-class AnswerFormat {
+class AnswerFormat : public AnswerStyle {
  public:
   struct Head {
     std::string id, model, fingerprint;
@@ -40,20 +27,17 @@ class AnswerFormat {
   AnswerFormat(Head head, const model::Tokenizer& tokenizer)
       : head_(std::move(head)), tokenizer_(tokenizer) {}
 
-  std::string Whole(const std::vector<PromptOutcome>& prompts) const;
-
-  // Chunks, framed as server-sent events. `index` is the choice.
-  std::string FirstChunk(uint32_t index, const std::string& echo) const;
-  // `text_offset`: characters of this choice's text before the token; advanced by the call.
-  std::string TokenChunk(uint32_t index, const engine::TokenEvent& event,
-                         size_t* text_offset) const;
-  // `last`: the final chunk of the stream carries usage, timings and `kvlink` (unless they follow
-  // in a chunk of their own).
-  std::string FinishChunk(uint32_t index, const engine::BranchResult& branch,
-                          const std::vector<PromptOutcome>* last) const;
-  std::string UsageChunk(const std::vector<PromptOutcome>& prompts) const;
-  static std::string ErrorEvent(const std::string& error_body);
-  static std::string Done() { return "data: [DONE]\n\n"; }
+  std::string Whole(const std::vector<PromptOutcome>& prompts) override;
+  std::string Begin(uint32_t index, const std::string& echo,
+                    const engine::RequestReport* started) override;
+  std::string Token(uint32_t index, const engine::TokenEvent& event,
+                    const std::vector<MessagePart>& parts, size_t* text_offset) override;
+  // The final chunk carries usage, timings and `kvlink`, unless they follow in a chunk of their
+  // own.
+  std::string Finish(uint32_t index, const engine::BranchResult& branch, uint32_t calls,
+                     const std::vector<PromptOutcome>* last) override;
+  std::string End(const std::vector<PromptOutcome>& prompts) override;
+  std::string StreamError(const ApiError& error) override;
 
  private:
   struct Writer;  // keeps the JSON library out of this header
@@ -61,9 +45,19 @@ class AnswerFormat {
   const model::Tokenizer& tokenizer_;
 };
 
+// The slowest tier that cached rows came from: "ram", "cold", "remote".
+std::string TierName(const engine::RequestReport& report);
 // What became of similar reuse: "accepted", "enlarged" (accepted after more rows had run), why not,
 // or null where it was off.
 const char* VerdictName(const engine::RequestReport& report);
+// The sums that every protocol tells in its own words.
+struct AnswerTotals {
+  uint64_t prompt = 0, generated = 0, cached = 0, computed = 0;
+};
+AnswerTotals TotalsOf(const std::vector<PromptOutcome>& prompts);
+// The objects `timings` and `kvlink`, as JSON texts.
+std::string TimingsText(const std::vector<PromptOutcome>& prompts);
+std::string ReuseText(const std::vector<PromptOutcome>& prompts);
 // "stop", "length", ...
 const char* FinishReasonName(engine::FinishReason reason);
 // Text of a token for people: its bytes when they are UTF-8, else "bytes:\xNN...".

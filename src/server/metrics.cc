@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/answer.h"
+#include "server/tier_metrics.h"
 
 namespace kvlink::server {
 namespace {
@@ -58,6 +59,8 @@ class PrometheusMetrics : public Metrics {
                       "Prompt tokens served from the cache, by class and tier.")),
         reuse_exact_(reuse_.Add({{"class", "exact"}, {"tier", "ram"}})),
         reuse_partial_(reuse_.Add({{"class", "partial"}, {"tier", "ram"}})),
+        reuse_cold_(reuse_.Add({{"class", "exact"}, {"tier", "cold"}})),
+        reuse_remote_(reuse_.Add({{"class", "exact"}, {"tier", "remote"}})),
         reuse_similar_(reuse_.Add({{"class", "similar"}, {"tier", "ram"}})),
         miss_family_(
             Family("kvlink_miss_total", "Requests by why not all of the prompt was reused.")),
@@ -88,14 +91,22 @@ class PrometheusMetrics : public Metrics {
     finished_[static_cast<size_t>(report.status.ok() ? reason : engine::FinishReason::kError)]
         ->Increment();
     if (!started) return;
+    const uint32_t loaded = std::min(report.loaded_tokens(), report.cached_tokens);
     queries_.Increment(report.prompt_tokens);
     prompt_tokens_.Increment(report.prompt_tokens);
-    hits_.Increment(report.cached_tokens);
+    // As vLLM counts: what a connector brought is no hit of the own cache, and only what is not in
+    // there is looked for elsewhere.
+    hits_.Increment(report.cached_tokens - loaded);
+    if (report.tiers_asked) {
+      external_queries_.Increment(report.prompt_tokens - (report.cached_tokens - loaded));
+    }
+    external_hits_.Increment(loaded);
     cached_tokens_.Increment(report.cached_tokens);
     generated_tokens_.Increment(report.generated_tokens -
                                 std::min(hidden_tokens, report.generated_tokens));
-    reuse_exact_.Increment(report.cached_tokens -
-                           std::min(report.partial_tokens, report.cached_tokens));
+    reuse_exact_.Increment(report.cached_tokens - loaded -
+                           std::min(report.partial_tokens, report.cached_tokens - loaded));
+    for (const auto& of_tier : report.loaded) ReuseOf(of_tier.tier).Increment(of_tier.tokens);
     reuse_partial_.Increment(std::min(report.partial_tokens, report.cached_tokens));
     reuse_similar_.Increment(report.similar_tokens);
     preemptions_.Increment(report.preemptions);
@@ -200,6 +211,7 @@ class PrometheusMetrics : public Metrics {
     seconds("kvlink_match_seconds_total", "Time spent looking prompts up.", cache.match_ns);
     seconds("kvlink_similar_match_seconds_total", "Of it, looking for similar prompts.",
             cache.similar_match_ns);
+    AppendTierMetrics(stats, labels_, &families);
     counter("kvlink_engine_steps_total", "Steps of the engine.", stats.steps);
     counter("kvlink_requests_refused_total", "Requests that the engine's full queue refused.",
             stats.refused);
@@ -226,6 +238,13 @@ class PrometheusMetrics : public Metrics {
         .Add({}, buckets);
   }
 
+  // Whole blocks that came from a tier. The usual two are there from the start, at 0.
+  Counter& ReuseOf(const std::string& tier) {
+    if (tier == "cold") return reuse_cold_;
+    if (tier == "remote") return reuse_remote_;
+    return reuse_.Add({{"class", "exact"}, {"tier", tier}});
+  }
+
   // A family with the values of this moment; `label` names what tells them apart.
   MetricFamily Now(const char* name, const char* help, MetricType type,
                    const std::vector<std::pair<std::string, double>>& values,
@@ -249,7 +268,7 @@ class PrometheusMetrics : public Metrics {
   Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_;
   Histogram &first_token_, &inter_token_, &end_to_end_;
   prometheus::Family<Counter>&success_, &reuse_;
-  Counter &reuse_exact_, &reuse_partial_, &reuse_similar_;
+  Counter &reuse_exact_, &reuse_partial_, &reuse_cold_, &reuse_remote_, &reuse_similar_;
   prometheus::Family<Counter>& miss_family_;
   Counter& preemptions_;
   prometheus::Family<Counter>&http_, &disconnects_;

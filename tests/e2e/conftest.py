@@ -22,6 +22,8 @@ class Server:
 
     def __init__(self, log, *options, kv_memory="512M"):
         self._log = open(log, "w", encoding="utf-8")
+        if "--cold-dir" not in options:
+            options = (*options, "--no-cold")  # what earlier tests stored would be found
         self._process = subprocess.Popen(
             [BINARY, "serve", "--model", MODEL, "--port", "0", "--ctx", "4096", "--kv-memory", kv_memory, *options,
              *MORE_OPTIONS],

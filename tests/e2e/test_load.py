@@ -44,7 +44,7 @@ def server(tmp_path_factory):
     """Default settings but for the memory and the port."""
     with open(tmp_path_factory.mktemp("serve") / "log", "w", encoding="utf-8") as log:
         process = subprocess.Popen([BINARY, "serve", "--model", MODEL, "--port", "0", "--kv-memory", f"{BUDGET_MIB}M",
-                                    *MORE_OPTIONS], stdout=subprocess.PIPE, stderr=log, text=True)
+                                    "--no-cold", *MORE_OPTIONS], stdout=subprocess.PIPE, stderr=log, text=True)
         address = next(re.search(r"http://\S+", line)[0] for line in process.stdout if "address" in line)
         reader = threading.Thread(target=process.stdout.read, daemon=True)
         reader.start()

@@ -86,7 +86,8 @@ Harness::Harness(HarnessOptions options) : model_(options.model) {
   cache.model_fingerprint = model_.fingerprint();
   cache.poison = true;
   cache.similar = options.similar;
-  for (SimilarTrials& trials : cache.similar_model.calibrated) trials = {.trials = 60};
+  cache.tiers = options.tiers;
+  for (SimilarTrials& trials : cache.similar_model.calibrated) trials = options.calibrated;
   auto created = CreateCache(cache);
   KVLINK_CHECK(created.ok()) << created.status().message();
   cache_ = std::move(*created);

@@ -46,6 +46,8 @@ struct HarnessOptions {
   uint32_t pages = 256;
   Sharing sharing = Sharing::kExact;
   SimilarOptions similar;
+  TierOptions tiers;
+  SimilarTrials calibrated = {.trials = 60, .failures = 0};  // of each class of edits
 };
 
 class Harness {

@@ -1,0 +1,328 @@
+// Thousands of random operations on a cache with tiers that fail, hang and lose blocks, against a
+// naive reference: every row that is ready must hold what a cold run would write, whatever the
+// tiers do; pages are conserved after every step, and all come back. Unowned pages are NaN.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "link/tier_harness.h"
+
+namespace kvlink::link {
+namespace {
+
+struct Setting {
+  const char* name;
+  uint32_t tokens_per_block = 8;
+  uint64_t pages = 24;
+  double cow_copy_threshold = 0.15;
+  bool two_tiers = false;
+  bool asks_peer = false;
+  bool faults = true;
+  int steps = 2000;
+};
+
+const Setting kSettings[] = {
+    {.name = "Sound", .faults = false},
+    {.name = "Faults"},
+    {.name = "ManyDifferences", .tokens_per_block = 16, .cow_copy_threshold = 0.5},
+    {.name = "TwoTiers", .two_tiers = true},
+    {.name = "PeerKnows", .pages = 40, .asks_peer = true, .steps = 1000},
+};
+
+struct Live {
+  Branch branch;
+  bool store = true;
+  uint32_t max_length = 0;
+};
+
+// A request that waits for its load.
+struct Waiting {
+  Tokens prompt;
+  Namespace ns;
+  std::unique_ptr<Load> load;
+};
+
+class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint64_t>> {
+ protected:
+  TiersRandomTest()
+      : setting_(std::get<0>(GetParam())),
+        harness_(setting_.tokens_per_block, setting_.pages,
+                 kKvTypes[std::get<1>(GetParam()) % std::size(kKvTypes)],
+                 setting_.two_tiers ? std::vector<std::string>{"cold", "remote"}
+                                    : std::vector<std::string>{"cold"}),
+        random_(std::get<1>(GetParam())) {
+    harness_.options.cow_copy_threshold = setting_.cow_copy_threshold;
+    harness_.options.similar_model.prefill_us_per_row = 3000;  // late loads are over soon
+    harness_.options.tiers.may_leave_ram = [](const Namespace& ns) { return ns.tenant != "c"; };
+    harness_.faults.back()->asks_peer = setting_.asks_peer;
+    harness_.Create();
+  }
+  ~TiersRandomTest() override {
+    for (const auto& faults : harness_.faults) faults->hangs = false;
+  }
+
+  static std::string Key(const Namespace& ns) { return ns.tenant + "/" + ns.salt; }
+  Namespace RandomNamespace() {
+    const char* const tenants[] = {"a", "a", "b", "c"};
+    return {.tenant = tenants[random_.Below(4)], .salt = random_.OneIn(6) ? "s" : ""};
+  }
+  Tokens RandomPrompt(const Namespace& ns) {
+    Tokens prompt;
+    const auto& known = committed_[Key(ns)];
+    if (!known.empty() && !random_.OneIn(5)) {
+      prompt = *std::next(known.begin(), static_cast<ptrdiff_t>(random_.Below(known.size())));
+      if (!random_.OneIn(3)) prompt.resize(1 + random_.Below(prompt.size()));
+    }
+    const uint64_t more = random_.Below(3 * setting_.tokens_per_block);
+    for (uint64_t i = 0; i < more || prompt.empty(); ++i) {
+      prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+    }
+    const uint64_t most = setting_.tokens_per_block * std::min<uint64_t>(setting_.pages / 2, 8);
+    if (prompt.size() > most) prompt.resize(most);
+    return prompt;
+  }
+  uint32_t LongestCommitted(const Tokens& tokens, const Namespace& ns) {
+    size_t longest = 0;
+    for (const Tokens& other : committed_[Key(ns)]) {
+      const auto end =
+          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
+      longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
+    }
+    return static_cast<uint32_t>(longest);
+  }
+
+  void StartWaiting() {
+    const Namespace ns = RandomNamespace();
+    const Tokens prompt = RandomPrompt(ns);
+    const LookupRequest request = harness_.RequestOf(prompt, ns);
+    const Plan plan = harness_.cache->Lookup(request);
+    ASSERT_EQ(plan.loadable_tokens % setting_.tokens_per_block, 0u);
+    if (ns.tenant == "c") {
+      ASSERT_EQ(plan.loadable_tokens, 0u);
+    }
+    if (!setting_.asks_peer) {
+      ASSERT_LE(plan.loadable_tokens, LongestCommitted(prompt, ns)) << "a block that nobody stored";
+    }
+    if (plan.loadable_tokens == 0 || plan.in_flight) return;
+    auto load = harness_.cache->StartLoad(request, plan);
+    if (load.ok()) waiting_.push_back({prompt, ns, std::move(load).value()});
+  }
+  void PollOne() {
+    const size_t index = random_.Below(waiting_.size());
+    Waiting& waiting = waiting_[index];
+    if (random_.OneIn(2)) TierHarness::Finish(*waiting.load);
+    const bool over = waiting.load->Poll();
+    uint32_t end = 0;
+    for (const LoadedRows& rows : waiting.load->loaded()) {
+      ASSERT_EQ(end == 0 ? rows.position : end, rows.position);
+      end = rows.position + rows.num_rows;
+    }
+    ASSERT_LE(end, LongestCommitted(waiting.prompt, waiting.ns)) << "rows that nobody committed";
+    if (!over) return;
+    if (end > 0) {
+      ASSERT_GE(harness_.Lookup(waiting.prompt, waiting.ns).diverged_at,
+                std::min<size_t>(end, waiting.prompt.size()))
+          << "what was loaded went away";
+    }
+    Begin(waiting.prompt, waiting.ns);
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(index));
+  }
+  void Begin(const Tokens& prompt, const Namespace& ns) {
+    LookupRequest request =
+        harness_.RequestOf(prompt, ns, static_cast<uint32_t>(random_.Below(12)));
+    request.store = !random_.OneIn(6);
+    const Plan plan = harness_.cache->Lookup(request);
+    const uint32_t found = plan.exact_tokens + plan.partial_tokens;
+    ASSERT_LE(found, LongestCommitted(prompt, ns)) << "rows that nobody committed";
+    auto sequence = harness_.cache->Begin(request, plan);
+    if (!sequence.ok()) {
+      ASSERT_EQ(sequence.status().code(), StatusCode::kResourceExhausted);
+      ASSERT_FALSE(live_.empty() && waiting_.empty()) << "a prompt alone must fit";
+      return;
+    }
+    ASSERT_EQ((*sequence)->num_ready(), found);
+    live_.push_back({Branch(std::move(sequence).value(), ns, prompt, harness_.options.shape),
+                     request.store, static_cast<uint32_t>(prompt.size()) + request.max_new_tokens});
+    ASSERT_EQ(live_.back().branch.WrongRows(), 0u);
+  }
+  void Compute(Live& live) {
+    Branch& branch = live.branch;
+    const auto known = static_cast<uint32_t>(branch.tokens().size());
+    if (branch.ready() < known) {
+      branch.Compute(1 + static_cast<uint32_t>(random_.Below(known - branch.ready())));
+    } else if (known < live.max_length) {
+      const Status generated = branch.Generate(static_cast<TokenId>(random_.Below(3)));
+      if (!generated.ok()) {
+        ASSERT_EQ(generated.code(), StatusCode::kResourceExhausted);
+      }
+    }
+    if (live.store && branch.ready() > 0) {
+      committed_[Key(branch.ns())].insert(FirstOf(branch.tokens(), branch.ready()));
+    }
+    ASSERT_EQ(branch.WrongRows(), 0u);
+  }
+  void Fork(size_t index) {
+    const uint32_t ready = live_[index].branch.ready();
+    const auto at = static_cast<uint32_t>(random_.OneIn(2) ? ready : random_.Below(ready + 1));
+    const auto max_new = static_cast<uint32_t>(random_.Below(12));
+    auto forked = live_[index].branch.Fork(at, max_new);
+    if (!forked.ok()) {
+      ASSERT_EQ(forked.status().code(), StatusCode::kResourceExhausted);
+      return;
+    }
+    live_.push_back({std::move(forked).value(), live_[index].store, at + max_new});
+    ASSERT_EQ(live_.back().branch.WrongRows(), 0u);
+  }
+  void Fault() {
+    Faults& faults = *harness_.faults[random_.Below(harness_.faults.size())];
+    switch (random_.Below(7)) {
+      case 0:
+        faults.bit_flips = 1 + static_cast<int>(random_.Below(3));
+        break;
+      case 1:
+        faults.short_reads = 1;
+        break;
+      case 2:
+        faults.get_errors = 1 + static_cast<int>(random_.Below(3));
+        break;
+      case 3:
+        faults.losses = 1 + static_cast<int>(random_.Below(3));
+        break;
+      case 4:
+        faults.put_errors = 1 + static_cast<int>(random_.Below(4));
+        break;
+      default:
+        faults.hangs = random_.OneIn(3);
+        break;
+    }
+  }
+  void Restart() {
+    live_.clear();
+    waiting_.clear();
+    for (const auto& faults : harness_.faults) faults->hangs = false;
+    if (random_.OneIn(2)) harness_.cache->Drain(std::chrono::seconds(1));
+    harness_.Create();
+    harness_.clock.Advance(LowerTiers::kRetryAfter);
+    ++restarts_;
+  }
+
+  void Step() {
+    const uint64_t dice = random_.Below(1000);
+    const size_t index = live_.empty() ? 0 : random_.Below(live_.size());
+    if (dice < 150 && waiting_.size() < 4) {
+      StartWaiting();
+    } else if (dice < 400 && !waiting_.empty()) {
+      PollOne();
+    } else if (dice < 420 && !waiting_.empty()) {
+      waiting_.pop_back();  // cancelled
+    } else if (live_.empty() || (dice < 500 && live_.size() < 8)) {
+      const Namespace ns = RandomNamespace();
+      Begin(RandomPrompt(ns), ns);
+    } else if (dice < 800) {
+      Compute(live_[index]);
+    } else if (dice < 840 && live_.size() < 8) {
+      Fork(index);
+    } else if (dice < 930) {
+      live_.erase(live_.begin() + static_cast<ptrdiff_t>(index));
+    } else if (dice < 945 && setting_.faults) {
+      Fault();
+    } else if (dice < 960) {
+      harness_.clock.Advance(std::chrono::seconds(3));
+    } else if (dice < 975) {
+      if (random_.OneIn(2)) harness_.cache->Drain(std::chrono::milliseconds(200));
+      harness_.cache->Clear();
+    } else if (dice < 985) {
+      harness_.cache->RunIdle();
+    } else if (dice < 988) {
+      Restart();
+    }
+  }
+  void CheckAccounts() {
+    std::set<const void*> pages;
+    for (const Live& live : live_) {
+      for (const BlockView& block : live.branch->table().blocks) pages.insert(block.page);
+    }
+    const CacheStats stats = harness_.cache->Stats();
+    ASSERT_GE(stats.in_use_pages, pages.size());
+    ASSERT_EQ(stats.free_pages + stats.cached_pages + stats.in_use_pages, stats.total_pages);
+    ASSERT_LE(stats.total_pages * stats.page_bytes, stats.budget_bytes);
+    loaded_ = std::max(loaded_, stats.loaded_tokens);
+    failed_ = std::max(failed_, stats.failed_loads);
+  }
+
+  const Setting setting_;
+  TierHarness harness_;
+  base::Random random_;
+  std::vector<Live> live_;
+  std::vector<Waiting> waiting_;
+  std::map<std::string, std::set<Tokens>> committed_;
+  uint64_t loaded_ = 0, failed_ = 0, restarts_ = 0;
+};
+
+TEST_P(TiersRandomTest, WhateverTiersDoReadyRowsAreRightAndPagesComeBack) {
+  for (int step = 0; step < setting_.steps; ++step) {
+    ASSERT_NO_FATAL_FAILURE(Step()) << "step " << step;
+    ASSERT_NO_FATAL_FAILURE(CheckAccounts()) << "step " << step;
+  }
+  waiting_.clear();
+  live_.clear();
+  CheckAccounts();
+  EXPECT_GT(loaded_, 0u);
+  EXPECT_GT(restarts_, 0u);
+  if (setting_.faults) {
+    EXPECT_GT(failed_, 0u);
+  }
+  EXPECT_EQ(harness_.cache->Stats().in_use_pages, 0u);
+  harness_.cache->Clear();
+  EXPECT_EQ(harness_.cache->Stats().free_pages, setting_.pages);
+}
+
+// Lookups and statistics from other threads meanwhile; for ThreadSanitizer above all.
+TEST_P(TiersRandomTest, MayRunWhileOtherThreadsLookUp) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    readers.emplace_back([this, seed, &stop] {
+      base::Random random(seed);
+      while (!stop) {
+        const Tokens prompt = RandomTokens(random.Below(50), 1 + random.Below(60), 3);
+        const Plan plan = harness_.Lookup(prompt, {.tenant = "a", .salt = ""});
+        ASSERT_LE(plan.loadable_tokens, prompt.size());
+        harness_.ExpectConserved();
+        harness_.cache->Tiers();
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (int step = 0; step < setting_.steps / 10; ++step) {
+    const uint64_t dice = random_.Below(100);
+    if (dice < 20 && waiting_.size() < 4) {
+      StartWaiting();
+    } else if (dice < 45 && !waiting_.empty()) {
+      PollOne();
+    } else if (live_.empty() || (dice < 55 && live_.size() < 8)) {
+      const Namespace ns = RandomNamespace();
+      Begin(RandomPrompt(ns), ns);
+    } else if (dice < 85) {
+      Compute(live_[random_.Below(live_.size())]);
+    } else {
+      live_.pop_back();
+    }
+    if (HasFatalFailure()) break;
+  }
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, TiersRandomTest,
+                         ::testing::Combine(::testing::ValuesIn(kSettings),
+                                            ::testing::Values(1, 2)),
+                         [](const auto& setting) {
+                           return std::string(std::get<0>(setting.param).name) +
+                                  std::to_string(std::get<1>(setting.param));
+                         });
+
+}  // namespace
+}  // namespace kvlink::link

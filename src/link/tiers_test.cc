@@ -1,0 +1,450 @@
+// Blocks that leave RAM for a tier and come back: what comes is what was stored, or it is computed.
+#include <gtest/gtest.h>
+
+#include "link/tier_harness.h"
+#include "link/write_gate.h"
+
+namespace kvlink::link {
+namespace {
+
+constexpr uint32_t kBlock = 8;
+constexpr size_t kPrompt = 8 * kBlock + 3;  // eight whole blocks and a rest
+
+class TiersTest : public ::testing::Test {
+ protected:
+  TiersTest() { harness_.Create(); }
+
+  uint64_t Misses(MissReason reason) {
+    return harness_.cache->Stats().misses[static_cast<size_t>(reason)];
+  }
+  std::unique_ptr<Load> StartLoad(const Tokens& prompt) {
+    const LookupRequest request = harness_.RequestOf(prompt);
+    auto load = harness_.cache->StartLoad(request, harness_.cache->Lookup(request));
+    EXPECT_TRUE(load.ok()) << load.status().ToString();
+    return load.ok() ? std::move(load).value() : nullptr;
+  }
+
+  TierHarness harness_{kBlock, 64};
+  Faults& faults_ = *harness_.faults[0];
+  const Tokens prompt_ = RandomTokens(1, kPrompt);
+};
+
+TEST_F(TiersTest, FullBlocksAreWrittenAndComeBackAsTheyWere) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.BlocksIn(0), 8u);
+  const Plan plan = harness_.Lookup(prompt_);
+  EXPECT_EQ(plan.exact_tokens, 0u);
+  EXPECT_EQ(plan.loadable_tokens, 64u);
+  EXPECT_STREQ(plan.tier, "cold");
+  EXPECT_TRUE(plan.tiers_asked);
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+  const CacheStats stats = harness_.cache->Stats();
+  EXPECT_EQ(stats.loaded_tokens, 64u);
+  EXPECT_EQ(stats.loads, 1u);
+  EXPECT_EQ(stats.failed_loads, 0u);
+  EXPECT_EQ(stats.exact_tokens, 64u);
+  harness_.ExpectConserved();
+}
+
+TEST_F(TiersTest, OwnOutputsAreWrittenToo) {
+  const Tokens answer = RandomTokens(9, 30);
+  harness_.Serve(prompt_, answer);
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.ServeLoaded(prompt_ + answer + RandomTokens(10, 5)),
+            (kPrompt + 30) / kBlock * kBlock);
+}
+
+TEST_F(TiersTest, OnlyWhatIsNotResidentIsLoaded) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  harness_.ServeLoaded(FirstOf(prompt_, 3 * kBlock + 1));
+  const Plan plan = harness_.Lookup(prompt_);
+  EXPECT_EQ(plan.exact_tokens, 3 * kBlock);
+  EXPECT_EQ(plan.loadable_tokens, 5 * kBlock);
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 8 * kBlock);
+  EXPECT_EQ(harness_.cache->Stats().loaded_tokens, 8u * kBlock);
+}
+
+TEST_F(TiersTest, ABlockThatHoldsTheLastTokenIsLoadedAndItsLastRowRuns) {
+  const Tokens whole = FirstOf(prompt_, 4 * kBlock);
+  harness_.Serve(whole);
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.Lookup(whole).loadable_tokens, 4 * kBlock);
+  harness_.ServeLoaded(whole);
+  EXPECT_EQ(harness_.Lookup(whole).compute_from, 4 * kBlock - 1);
+}
+
+TEST_F(TiersTest, WhatMustBeComputedIsNotLoaded) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  LookupRequest request = harness_.RequestOf(prompt_);
+  request.min_compute = static_cast<uint32_t>(prompt_.size());
+  EXPECT_EQ(harness_.cache->Lookup(request).loadable_tokens, 0u);
+  request = harness_.RequestOf(prompt_);
+  request.reuse = false;
+  EXPECT_EQ(harness_.cache->Lookup(request).loadable_tokens, 0u);
+  EXPECT_FALSE(harness_.cache->StartLoad(request, {}).ok());
+}
+
+// Acceptance 25.
+TEST_F(TiersTest, ARequestThatMayNotBeStoredLeavesNothingInATier) {
+  LookupRequest request = harness_.RequestOf(prompt_);
+  request.store = false;
+  auto secret = harness_.TryBegin(request);
+  ASSERT_TRUE(secret.ok());
+  secret->ComputePrompt();
+  secret->Release();
+  harness_.DrainAll();
+  EXPECT_EQ(harness_.BlocksIn(0), 0u);
+}
+
+TEST_F(TiersTest, ATenantThatIsKeptInRamIsNeitherWrittenNorLookedFor) {
+  harness_.options.tiers.may_leave_ram = [](const Namespace& ns) { return ns.tenant != "private"; };
+  harness_.Create();
+  const Namespace secret{.tenant = "private", .salt = ""};
+  harness_.Serve(prompt_, {}, secret);
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.BlocksIn(0), 0u);
+  EXPECT_FALSE(harness_.Lookup(prompt_, secret).tiers_asked);
+  harness_.Serve(prompt_, {}, {.tenant = "other", .salt = ""});
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.BlocksIn(0), 8u);
+}
+
+// Acceptance 24 and 3.
+TEST_F(TiersTest, OnlyTheSameTenantSaltAndModelFindABlock) {
+  const Namespace mine{.tenant = "a", .salt = "s"};
+  harness_.Serve(prompt_, {}, mine);
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.Lookup(prompt_, {.tenant = "b", .salt = "s"}).loadable_tokens, 0u);
+  EXPECT_EQ(harness_.Lookup(prompt_, {.tenant = "a", .salt = ""}).loadable_tokens, 0u);
+  EXPECT_EQ(harness_.Lookup(prompt_, {.tenant = "as", .salt = ""}).loadable_tokens, 0u);
+  EXPECT_EQ(harness_.Lookup(prompt_, mine).loadable_tokens, 64u);
+  harness_.options.model_fingerprint = "another model";
+  harness_.Create();
+  EXPECT_EQ(harness_.Lookup(prompt_, mine).loadable_tokens, 0u);
+}
+
+// Acceptance 22.
+TEST_F(TiersTest, AfterARestartTheSameBlocksAreFound) {
+  harness_.Serve(prompt_);
+  harness_.DrainAll();
+  harness_.Create();
+  EXPECT_EQ(harness_.Lookup(prompt_).exact_tokens, 0u);
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+}
+
+// Acceptance 23.
+TEST_F(TiersTest, ChildrenOfABlockThatIsGoneAreNoHits) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  tier::BlockKey first;
+  ASSERT_TRUE(harness_.blocks[0]
+                  ->List([&](const tier::TierEntry& entry) {
+                    if (entry.parent == tier::BlockKey{}) first = entry.key;
+                    return true;
+                  })
+                  .ok());
+  harness_.blocks[0]->Remove({&first, 1}, tier::TimePoint::max());
+  EXPECT_EQ(harness_.BlocksIn(0), 7u);
+  const Plan plan = harness_.Lookup(prompt_);
+  EXPECT_EQ(plan.loadable_tokens, 0u);
+  EXPECT_EQ(plan.exact_tokens, 0u);
+  // Computed again, it makes the rest reachable: those are not computed or written a second time.
+  harness_.Serve(FirstOf(prompt_, kBlock));
+  harness_.DrainAll();
+  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 7 * kBlock);
+}
+
+TEST_F(TiersTest, RequestsForTheSameBlocksWaitForTheSameLoad) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.hangs = true;
+  const std::unique_ptr<Load> load = StartLoad(prompt_);
+  ASSERT_NE(load, nullptr);
+  const Plan other = harness_.Lookup(FirstOf(prompt_, 3 * kBlock) + RandomTokens(5, 20));
+  ASSERT_TRUE(other.in_flight.has_value());
+  EXPECT_EQ(other.in_flight->leader, load->id());
+  EXPECT_EQ(other.in_flight->num_tokens, 3 * kBlock);
+  EXPECT_TRUE(harness_.cache->StillComputing(*other.in_flight));
+  EXPECT_FALSE(load->Poll());
+  faults_.hangs = false;
+  TierHarness::Finish(*load);
+  EXPECT_FALSE(harness_.cache->StillComputing(*other.in_flight));
+  EXPECT_EQ(harness_.Lookup(prompt_).exact_tokens, 64u);
+  EXPECT_FALSE(harness_.Lookup(prompt_).in_flight.has_value());
+  EXPECT_EQ(faults_.gets, 8u);
+}
+
+TEST_F(TiersTest, WhatWasLoadedStaysUntilTheRequestBegins) {
+  TierHarness small(kBlock, 12);
+  small.Create();
+  small.Serve(prompt_);
+  small.MoveAllDown();
+  const Tokens beginning = FirstOf(prompt_, 4 * kBlock + 1);
+  const LookupRequest request = small.RequestOf(beginning);
+  auto load = small.cache->StartLoad(request, small.cache->Lookup(request));
+  ASSERT_TRUE(load.ok()) << load.status().ToString();
+  TierHarness::Finish(**load);
+  small.Serve(RandomTokens(7, 7 * kBlock));  // evicts whatever can be evicted
+  EXPECT_EQ(small.cache->Lookup(request).exact_tokens, 4 * kBlock);
+  EXPECT_EQ(small.cache->Stats().in_use_pages, 4u);
+  load->reset();
+  EXPECT_EQ(small.cache->Stats().in_use_pages, 0u);
+}
+
+struct Damage {
+  const char* name;
+  std::atomic<int> Faults::*count;
+};
+class DamagedTiersTest : public TiersTest, public ::testing::WithParamInterface<Damage> {};
+
+// Acceptance 1: one flipped bit is a miss and a counter, never a wrong answer.
+TEST_P(DamagedTiersTest, ABlockThatDoesNotComeWholeIsComputed) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.*GetParam().count = 1;
+  auto begun = harness_.TryBeginLoaded(harness_.RequestOf(prompt_));
+  ASSERT_TRUE(begun.ok());
+  EXPECT_EQ(begun->ready(), 0u);  // the first block of the chain was hit
+  begun->ComputePrompt();
+  EXPECT_EQ(begun->WrongRows(), 0u);
+  const CacheStats stats = harness_.cache->Stats();
+  EXPECT_EQ(stats.failed_loads, 1u);
+  EXPECT_EQ(stats.fallbacks, 1u);
+  begun->Release();
+  // Computed, it is written again.
+  harness_.MoveAllDown();
+  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Damages, DamagedTiersTest,
+                         ::testing::Values(Damage{"BitFlip", &Faults::bit_flips},
+                                           Damage{"ShortRead", &Faults::short_reads},
+                                           Damage{"ReadError", &Faults::get_errors},
+                                           Damage{"Loss", &Faults::losses}),
+                         [](const auto& damage) { return damage.param.name; });
+
+TEST_F(TiersTest, AFailedBlockIsTheReasonOfTheMissAndIsLeftAloneForAWhile) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.get_errors = 1;
+  std::unique_ptr<Load> load = StartLoad(prompt_);
+  ASSERT_NE(load, nullptr);
+  TierHarness::Finish(*load);
+  load.reset();
+  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 0u);
+  EXPECT_EQ(harness_.Lookup(prompt_).miss_reason, MissReason::kTierError);
+  const uint64_t before = Misses(MissReason::kTierError);
+  harness_.Begin(prompt_);
+  EXPECT_EQ(Misses(MissReason::kTierError), before + 1);
+  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
+  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 64u);
+}
+
+TEST_F(TiersTest, WhatCameBeforeAFailureIsUsed) {
+  harness_.Serve(FirstOf(prompt_, 3 * kBlock));
+  harness_.MoveAllDown();
+  harness_.ServeLoaded(prompt_);
+  harness_.MoveAllDown();
+  // The first three are there before the fault is set: it hits the fourth.
+  harness_.ServeLoaded(FirstOf(prompt_, 3 * kBlock + 1));
+  faults_.bit_flips = 1;
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 3 * kBlock + 1);  // that one lay in RAM
+}
+
+TEST_F(TiersTest, ALoadThatIsLateBecomesComputing) {
+  harness_.options.similar_model.prefill_us_per_row = 1000;  // it is given 20 ms
+  harness_.Create();
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.hangs = true;
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
+  EXPECT_EQ(harness_.cache->Stats().failed_loads, 1u);
+  faults_.hangs = false;
+  harness_.ExpectConserved();
+}
+
+TEST_F(TiersTest, ACancelledLoadGivesItsPagesBackAtOnce) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.hangs = true;
+  {
+    const std::unique_ptr<Load> load = StartLoad(prompt_);
+    EXPECT_EQ(harness_.cache->Stats().in_use_pages, 8u);
+  }
+  EXPECT_EQ(harness_.cache->Stats().free_pages, 64u);
+  EXPECT_FALSE(harness_.Lookup(prompt_).in_flight.has_value());
+  faults_.hangs = false;
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+}
+
+TEST_F(TiersTest, ACacheMayGoWhileALoadHangs) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.hangs = true;
+  std::unique_ptr<Load> load = StartLoad(prompt_);
+  harness_.cache.reset();
+  load.reset();
+  faults_.hangs = false;
+}
+
+TEST_F(TiersTest, WithoutPagesNothingIsLoaded) {
+  TierHarness small(kBlock, 12);
+  small.Create();
+  small.Serve(prompt_);
+  small.MoveAllDown();
+  const Branch other = small.Begin(RandomTokens(3, 8 * kBlock - 1));
+  const Tokens beginning = FirstOf(prompt_, 6 * kBlock);
+  const LookupRequest request = small.RequestOf(beginning);
+  const auto load = small.cache->StartLoad(request, small.cache->Lookup(request));
+  EXPECT_EQ(load.status().code(), StatusCode::kResourceExhausted);
+  small.ExpectConserved();
+}
+
+// Acceptance 20.
+TEST_F(TiersTest, ComputingIsChosenWhereLoadingWouldTakeLonger) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  harness_.ServeLoaded(prompt_);
+  harness_.MoveAllDown();
+  for (int i = 0; i < 200; ++i) harness_.cache->ObserveCompute(1000, 1, 1);
+  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 0u);
+  EXPECT_EQ(harness_.Lookup(prompt_).miss_reason, MissReason::kCold);
+  // Once in a while it is tried, to see whether things have changed.
+  harness_.clock.Advance(std::chrono::seconds(6));
+  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 64u);
+}
+
+TEST_F(TiersTest, ATierThatOnlyItsPeerKnowsIsAskedFirst) {
+  faults_.asks_peer = true;
+  harness_.Create();
+  harness_.Serve(prompt_);
+  harness_.DrainAll();
+  harness_.Create();  // it knows nothing of what it wrote
+  const Plan plan = harness_.Lookup(prompt_);
+  EXPECT_EQ(plan.loadable_tokens, 64u);
+  EXPECT_EQ(plan.tier, nullptr);
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+  EXPECT_EQ(harness_.ServeLoaded(RandomTokens(77, 40)), 0u);
+  EXPECT_EQ(harness_.cache->Stats().failed_loads, 0u) << "an absent block is no failure";
+}
+
+TEST_F(TiersTest, APeerThatDoesNotAnswerIsWaitedForBriefly) {
+  faults_.asks_peer = true;
+  harness_.options.similar_model.prefill_us_per_row = 100;
+  harness_.Create();
+  faults_.hangs = true;
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
+  faults_.hangs = false;
+}
+
+TEST_F(TiersTest, ASlowerTierGivesWhatTheFasterOneHasNot) {
+  TierHarness two(kBlock, 64, KvType::kF16, {"cold", "remote"});
+  two.Create();
+  two.faults[0]->put_errors = 1000;
+  two.Serve(prompt_);
+  two.DrainAll();
+  two.faults[0]->put_errors = 0;
+  two.cache->Clear();
+  EXPECT_EQ(two.BlocksIn(0), 0u);
+  const LookupRequest request = two.RequestOf(prompt_);
+  auto load = two.cache->StartLoad(request, two.cache->Lookup(request));
+  ASSERT_TRUE(load.ok());
+  TierHarness::Finish(**load);
+  ASSERT_EQ((*load)->loaded().size(), 1u);
+  EXPECT_EQ((*load)->loaded()[0].tier, "remote");
+  EXPECT_EQ((*load)->loaded()[0].num_rows, 64u);
+  two.DrainAll();
+  EXPECT_EQ(two.BlocksIn(0), 8u) << "what came is kept nearer";
+}
+
+// --- What is written, and when. ---
+
+class UnpaidTiersTest : public TiersTest {
+ protected:
+  UnpaidTiersTest() {
+    harness_.options.tiers.write_head_start = std::chrono::milliseconds(0);
+    harness_.options.tiers.write_share = 0;
+    harness_.Create();
+  }
+};
+
+TEST_F(UnpaidTiersTest, WithoutCreditBlocksWaitForIdleTime) {
+  harness_.Serve(prompt_);
+  EXPECT_EQ(faults_.puts, 0u);
+  while (harness_.cache->RunIdle()) {
+  }
+  harness_.MoveAllDown();
+  EXPECT_EQ(harness_.BlocksIn(0), 8u);
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+}
+
+TEST_F(UnpaidTiersTest, EvictedBlocksThatWereUsedOnceAreNotWrittenThoseUsedAgainAre) {
+  TierHarness small(kBlock, 16);
+  small.options.tiers = harness_.options.tiers;
+  small.Create();
+  const Tokens popular = RandomTokens(2, 4 * kBlock + 1);
+  small.Serve(popular);
+  small.Serve(popular);
+  for (uint64_t seed = 10; seed < 40; ++seed) small.Serve(RandomTokens(seed, 15 * kBlock));
+  EXPECT_EQ(small.Lookup(popular).exact_tokens, 0u);
+  EXPECT_GT(small.cache->Stats().unwritten_blocks, 100u);
+  EXPECT_EQ(small.Lookup(RandomTokens(10, 15 * kBlock)).loadable_tokens, 0u);
+  EXPECT_EQ(small.ServeLoaded(popular), 4 * kBlock);
+}
+
+TEST_F(UnpaidTiersTest, ComputingAgainWhatWasEvictedEarnsTheRightToWrite) {
+  TierHarness small(kBlock, 16);
+  small.options.tiers = harness_.options.tiers;
+  small.Create();
+  const Tokens other = RandomTokens(3, 14 * kBlock);
+  small.Serve(prompt_);
+  small.Serve(other);
+  EXPECT_EQ(small.faults[0]->puts, 0u);
+  small.Serve(prompt_);  // evicted, and computed again
+  small.DrainAll();
+  EXPECT_GT(small.BlocksIn(0), 0u);
+}
+
+TEST_F(TiersTest, AFullQueueLosesNothingButTime) {
+  faults_.hangs = true;
+  for (uint64_t seed = 0; seed < 6; ++seed) harness_.Serve(RandomTokens(seed, 10 * kBlock));
+  faults_.hangs = false;
+  harness_.DrainAll();
+  harness_.ExpectConserved();
+}
+
+TEST(WriteGate, TrafficThatNeverComesBackCostsItsShareAndTheHeadStart) {
+  WriteGate gate(0.01, 1000);
+  double computed = 0;
+  uint64_t written = 0;
+  constexpr uint64_t kBytes = 1 << 20;
+  for (int block = 0; block < 100'000; ++block) {
+    gate.EarnComputing(10'000);
+    computed += 10'000;
+    if (!gate.IsOpen()) continue;
+    gate.Spend(kBytes, 1);
+    ++written;
+  }
+  const double cost = WriteGate::kUsPerByte * kBytes;
+  EXPECT_LE(static_cast<double>(written) * cost, 0.01 * computed + 1000 + cost);
+  EXPECT_GE(static_cast<double>(written) * cost, 0.01 * computed);
+}
+
+TEST(WriteGate, WhatLoadsSaveIsEarnedInFull) {
+  WriteGate gate(0, 0);
+  EXPECT_FALSE(gate.IsOpen());
+  gate.EarnSaving(20'000);
+  EXPECT_TRUE(gate.IsOpen());
+  EXPECT_EQ(gate.credit_us(), 20'000);
+  gate.EarnRegret(20'000);
+  EXPECT_EQ(gate.credit_us(), 25'000);
+  gate.Spend(10 << 20, 2);
+  EXPECT_LT(gate.credit_us(), 0);
+}
+
+}  // namespace
+}  // namespace kvlink::link

@@ -1,0 +1,227 @@
+"""Blocks on disk and in Redis, seen from outside: the same answers, hits where they are due, and nothing worse than
+computing when a tier is damaged, frozen, stopped or killed."""
+import concurrent.futures
+import random
+import subprocess
+
+import pytest
+
+from conftest import BINARY
+from tier_tools import ROWS, Redis, TierServer, blocks_of, cached_of, damage_files, facts, text_of
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """A server that shares nothing."""
+    running = TierServer(tmp_path_factory.mktemp("reference"), "--sharing", "off", kv_memory="256M")
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory):
+    running = Redis(tmp_path_factory.mktemp("redis"))
+    yield running
+    running.stop()
+
+
+def ask_all(server, prompts, clients=4):
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(server.ask, prompts))
+
+
+def ask_in_random_order(server, prompts, expected, rounds, seed=1):
+    """Answers that differ from what is expected."""
+    wrong = []
+    for number in range(rounds):
+        order = list(range(len(prompts)))
+        random.Random(seed + number).shuffle(order)
+        answers = ask_all(server, [prompts[i] for i in order])
+        wrong += [(i, text_of(answer), expected[i]) for i, answer in zip(order, answers) if text_of(answer) != expected[i]]
+    return wrong
+
+
+def check_counters(server, cached_tokens):
+    """What the answers said adds up to what the counters say. (Acceptance 26.)"""
+    assert server.metric("vllm:prompt_tokens_cached_total") == cached_tokens
+    assert server.metric("kvlink_reuse_tokens_total") == cached_tokens
+    assert server.metric("vllm:prefix_cache_hits_total") + server.metric("vllm:external_prefix_cache_hits_total") == cached_tokens
+    assert server.metric("vllm:external_prefix_cache_hits_total") == server.reused("cold") + server.reused("remote")
+
+
+def run_through_all_tiers(tmp_path, reference, redis, count, rounds, kv_memory, cold_size):
+    prompts = facts(count)
+    expected = [text_of(answer) for answer in ask_all(reference, prompts)]
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", cold_size, "--remote", redis.url,
+                        kv_memory=kv_memory)
+    first = ask_all(server, prompts)
+    assert [text_of(answer) for answer in first] == expected
+    server.wait_until_written("remote", blocks_of(first))
+    assert ask_in_random_order(server, prompts, expected, rounds) == []
+    assert server.reused("cold") > 0
+    assert server.reused("remote") > 0
+    assert server.metric("kvlink_tier_errors_total", op="get", reason="corrupt") == 0
+    assert server.metric("vllm:prefix_cache_queries_total") == server.metric("vllm:prompt_tokens_total")
+    assert server.metric("kvlink_tier_bytes", tier="cold", kind="device") <= server.metric(
+        "kvlink_tier_bytes", tier="cold", kind="budget")
+    assert server.stop() == 0
+
+
+# Acceptance 1: all go RAM -> disk -> Redis, and come back equal.
+def test_facts_come_back_from_disk_and_redis_as_they_were(tmp_path, reference, redis):
+    run_through_all_tiers(tmp_path, reference, redis, count=12, rounds=2, kv_memory="30M", cold_size="48M")
+
+
+def test_an_answer_tells_the_tier_and_counters_add_up(tmp_path):
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M")
+    prompts = facts(5, salt="tell ")
+    first = [server.ask(prompt) for prompt in prompts]
+    server.wait_until_written("cold", blocks_of(first))
+    again = [server.ask(prompt) for prompt in prompts]
+    from_disk = [answer for answer in again if answer["kvlink"]["tier"] == "cold"]
+    assert from_disk
+    for answer in from_disk:
+        told = answer["kvlink"]["tier_tokens"]
+        assert told["cold"] > 0 and told["ram"] + told["cold"] == cached_of(answer)
+        assert answer["kvlink"]["miss_reason"] == "none"
+    assert [text_of(answer) for answer in again] == [text_of(answer) for answer in first]
+    check_counters(server, sum(map(cached_of, first + again)))
+    assert server.metric("vllm:external_prefix_cache_queries_total") > 0
+    assert server.stop() == 0
+
+
+# Acceptance 22. No shared seed, nothing kept in the process: the index comes back from the disk.
+def test_after_kill_9_and_a_restart_the_same_is_found(tmp_path):
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", kv_memory="256M")
+    prompts = facts(3, salt="kill ")
+    first = [server.ask(prompt) for prompt in prompts]
+    warm = [server.ask(prompt) for prompt in prompts]
+    assert all(cached_of(answer) > 200 for answer in warm)
+    server.wait_until_written("cold", blocks_of(first))
+    server.kill()
+    server = server.started_again()
+    after = [server.ask(prompt) for prompt in prompts]
+    for was, now in zip(warm, after):
+        # All but the rest behind the last whole block, which lives in RAM alone.
+        assert cached_of(now) >= cached_of(was) // ROWS * ROWS
+        assert now["kvlink"]["tier"] == "cold"
+    assert [text_of(answer) for answer in after] == [text_of(answer) for answer in first]
+    assert server.stop() == 0
+
+
+def test_a_clean_end_writes_out_what_is_in_ram(tmp_path):
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", kv_memory="256M")
+    prompt = facts(1, salt="clean ")[0]
+    answer = server.ask(prompt)
+    assert server.stop() == 0
+    server = server.started_again()
+    again = server.ask(prompt)
+    assert cached_of(again) >= answer["usage"]["prompt_tokens"] // ROWS * ROWS - ROWS
+    assert text_of(again) == text_of(answer)
+    assert server.stop() == 0
+
+
+# Acceptance 1.
+def test_damaged_files_are_misses_and_counted(tmp_path, reference):
+    cold = tmp_path / "cold"
+    server = TierServer(tmp_path, "--cold-dir", str(cold), "--cold-size", "256M")
+    prompts = facts(4, salt="damage ")
+    expected = [text_of(answer) for answer in ask_all(reference, prompts)]
+    ask_all(server, prompts)
+    assert server.stop() == 0
+    sound = subprocess.run([BINARY, "inspect", "fsck", "--cold-dir", str(cold)], capture_output=True, text=True)
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    assert damage_files(cold) > 0
+    damaged = subprocess.run([BINARY, "inspect", "fsck", "--cold-dir", str(cold)], capture_output=True, text=True)
+    assert damaged.returncode == 1, damaged.stdout + damaged.stderr
+    server = server.started_again()
+    answers = ask_all(server, prompts)
+    assert [text_of(answer) for answer in answers] == expected
+    assert server.errors() > 0
+    assert server.metric("kvlink_miss_total", reason="tier_error") > 0
+    assert server.stop() == 0
+
+
+def test_damaged_redis_values_are_misses_and_counted(tmp_path, reference, redis):
+    redis.command("FLUSHALL")
+    server = TierServer(tmp_path, "--remote", redis.url)
+    prompts = facts(4, salt="redis damage ")
+    expected = [text_of(answer) for answer in ask_all(reference, prompts)]
+    first = ask_all(server, prompts)
+    server.wait_until_written("remote", blocks_of(first))
+    assert server.stop() == 0
+    redis.flip_a_byte_of_every_value()
+    server = server.started_again()
+    assert [text_of(answer) for answer in ask_all(server, prompts)] == expected
+    assert server.metric("kvlink_tier_errors_total", op="get", reason="corrupt") > 0
+    assert server.stop() == 0
+
+
+def test_a_second_server_hits_what_the_first_one_computed(tmp_path, redis):
+    redis.command("FLUSHALL")
+    server = TierServer(tmp_path, "--remote", redis.url, kv_memory="256M")
+    other = TierServer(tmp_path, "--remote", redis.url, kv_memory="256M")
+    prompt = facts(1, salt="second ")[0]
+    first = server.ask(prompt)
+    server.wait_until_written("remote", blocks_of([first]))
+    answer = other.ask(prompt)
+    assert answer["kvlink"]["tier"] == "remote"
+    assert text_of(answer) == text_of(first)
+    assert server.stop() == 0 and other.stop() == 0
+
+
+# Acceptance 21.
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+def test_a_redis_that_fails_is_cut_off_and_taken_in_again(tmp_path, reference, fault):
+    redis = Redis(tmp_path)
+    try:
+        server = TierServer(tmp_path, "--remote", redis.url)
+        prompts = facts(6, salt=f"{fault} ")
+        expected = [text_of(answer) for answer in ask_all(reference, prompts)]
+        first = ask_all(server, prompts)
+        server.wait_until_written("remote", blocks_of(first))
+        getattr(redis, fault)()
+        assert ask_in_random_order(server, prompts + facts(3, salt=f"{fault} more "), expected + [
+            text_of(answer) for answer in ask_all(reference, facts(3, salt=f"{fault} more "))], rounds=1) == []
+        server.wait_for(lambda: server.metric("kvlink_tier_breaker_openings_total", tier="remote") > 0)
+        assert sum(server.errors(op) for op in ("get", "put")) > 0
+        assert server.metric("kvlink_tier_breaker_open", tier="remote") == 1
+        if fault == "freeze":
+            redis.thaw()
+        else:
+            redis.start()
+        server.wait_for(lambda: server.metric("kvlink_tier_breaker_open", tier="remote") == 0)
+        stored = server.stored("remote")
+        ask_all(server, facts(2, salt=f"{fault} after "))
+        server.wait_for(lambda: server.stored("remote") > stored)
+        assert server.stop() == 0
+    finally:
+        redis.stop()
+
+
+def test_a_server_starts_and_serves_without_its_redis(tmp_path):
+    server = TierServer(tmp_path, "--remote", "redis://127.0.0.1:1")
+    assert server.ask("Hello")["choices"]
+    assert server.stop() == 0
+
+
+def test_a_folder_in_use_is_refused_by_name_and_default_folders_are_done_without(tmp_path):
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "64M")
+    with pytest.raises(RuntimeError, match=str(tmp_path / "cold")):
+        TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "64M")
+    assert server.stop() == 0
+
+
+def test_inspect_lists_and_exports_what_a_server_left(tmp_path):
+    cold = tmp_path / "cold"
+    server = TierServer(tmp_path, "--cold-dir", str(cold), "--cold-size", "64M")
+    answer = server.ask(facts(1, salt="inspect ")[0])
+    assert server.stop() == 0
+    blocks = answer["usage"]["prompt_tokens"] // ROWS
+    listed = subprocess.run([BINARY, "inspect", "list", "--cold-dir", str(cold), "--limit", "0"], capture_output=True,
+                            text=True, check=True).stdout
+    assert listed.count(f"{ROWS:8d}") >= blocks
+    subprocess.run([BINARY, "inspect", "export", "--cold-dir", str(cold), "--output", str(tmp_path / "out")], check=True)
+    files = list((tmp_path / "out").glob("*.kvblock"))
+    assert len(files) >= blocks
+    assert all(len(file.stem) == 32 for file in files)
