@@ -22,7 +22,6 @@ Command AddServe(CLI::App& kvlink);
 Command AddBench(CLI::App& kvlink);
 Command AddCalibrate(CLI::App& kvlink);
 Command AddDoctor(CLI::App& kvlink);
-Command AddInspect(CLI::App& kvlink);
 Command AddCkpt(CLI::App& kvlink);
 Command AddVersion(CLI::App& kvlink);
 
