@@ -22,6 +22,7 @@ Command AddServe(CLI::App& kvlink);
 Command AddBench(CLI::App& kvlink);
 Command AddCalibrate(CLI::App& kvlink);
 Command AddDoctor(CLI::App& kvlink);
+Command AddInspect(CLI::App& kvlink);
 Command AddCkpt(CLI::App& kvlink);
 Command AddVersion(CLI::App& kvlink);
 
