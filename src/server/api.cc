@@ -7,6 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/answer.h"
+#include "server/anthropic.h"
+
 namespace kvlink::server {
 namespace {
 
@@ -67,6 +70,8 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
       metrics_(Metrics::Create(model_ids_.front())),
       recent_(std::make_shared<RecentRequests>(options.recent_requests)),
       builder_(tokenizer_, engine.cache()),
+      tool_template_(ToolTemplate::Probe(tokenizer_)),
+      responses_(std::make_shared<ResponseStore>()),
       generation_context_{
           engine, builder_, metrics_, ClockOf(engine), options.limits.max_pending_events, recent_},
       connection_count_([] { return uint64_t{0}; }),
@@ -76,27 +81,40 @@ const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
       {"/v1/chat/completions", "POST", true, &Api::Chat},
       {"/v1/completions", "POST", true, &Api::Complete},
+      {"/v1/responses", "POST", true, &Api::Responses},
+      {"/v1/responses/", "GET", true, &Api::ShowResponse},
+      {"/v1/responses/", "DELETE", true, &Api::DeleteResponse},
+      {"/v1/messages", "POST", true, &Api::Messages},
+      {"/v1/messages/count_tokens", "POST", true, &Api::CountMessageTokens},
+      {"/v1/embeddings", "POST", true, &Api::RefuseEmbeddings},
       {"/v1/models", "GET", true, &Api::ListModels},
-      {kModelPrefix, "GET", true, &Api::ShowModel},  // and everything below
+      {kModelPrefix, "GET", true, &Api::ShowModel},
+      {"/props", "GET", true, &Api::Props},
       {"/tokenize", "POST", true, &Api::Tokenize},
       {"/detokenize", "POST", true, &Api::Detokenize},
       {"/kvlink/requests", "GET", true, &Api::ListRequests},
       {"/health", "GET", false, &Api::Health},
       {"/metrics", "GET", false, &Api::MetricsText},
       {"/version", "GET", false, &Api::Version},
+      {"/openapi.json", "GET", false, &Api::OpenApi},
   };
   return routes;
 }
 
 const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) const {
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  std::string taken;
   for (const Route& route : Routes()) {
-    const bool below = std::string_view(route.path) == kModelPrefix &&
-                       request.path.starts_with(kModelPrefix) &&
-                       request.path.size() > std::string_view(kModelPrefix).size();
-    if (!below && request.path != route.path) continue;
+    const std::string_view path = route.path;
+    // A path that ends in a slash stands for everything below.
+    const bool below =
+        path.ends_with('/') && request.path.starts_with(path) && request.path.size() > path.size();
+    if (!below && request.path != path) continue;
     if (method == route.method) return &route;
-    *error = {405, request.path + " takes " + route.method + ", not " + request.method, "",
+    taken += (taken.empty() ? "" : " and ") + std::string(route.method);
+  }
+  if (!taken.empty()) {
+    *error = {405, request.path.substr(0, 200) + " takes " + taken + ", not " + request.method, "",
               "method_not_allowed"};
     return nullptr;
   }
@@ -198,13 +216,14 @@ void Api::ShowModel(Call call) {
 void Api::Tokenize(Call call) {
   Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
-  const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
+  TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
   if (!CheckModel(call, request.model)) return;
   std::vector<TokenId> tokens;
   if (request.text) {
     tokens = tokenizer_.Encode(*request.text, request.add_special, request.parse_special);
   } else {
     const Namespace ns{call.tenant, ""};
+    ShowTools(tool_template_, &request.tools_json, &request.messages);
     Result<BuiltPrompt> built =
         builder_.FromChat(ns, request.messages, request.tools_json, request.add_generation_prompt);
     if (!built.ok()) {
@@ -260,6 +279,12 @@ Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) co
     prompts.push_back(*std::move(built));
   }
   for (const PromptInput& input : request.prompts) {
+    if (request.suffix) {
+      Parsed<BuiltPrompt> fill = BuildFill(input, *request.suffix);
+      if (const ApiError* error = std::get_if<ApiError>(&fill)) return *error;
+      prompts.push_back(std::get<BuiltPrompt>(std::move(fill)));
+      continue;
+    }
     if (const auto* text = std::get_if<std::string>(&input)) {
       prompts.push_back(builder_.FromText(ns, *text, request.add_special_tokens));
       continue;
@@ -283,7 +308,75 @@ Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) co
   return prompts;
 }
 
-void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
+Parsed<BuiltPrompt> Api::BuildFill(const PromptInput& prefix, const std::string& suffix) const {
+  const model::FillTokens fill = tokenizer_.fill_tokens();
+  if (fill.prefix < 0 || fill.suffix < 0 || fill.middle < 0) {
+    return ApiError{
+        400,
+        "suffix: this model has no tokens for filling in the middle, so that nothing can "
+        "be generated in front of a suffix",
+        "suffix", "unsupported"};
+  }
+  std::vector<TokenId> tokens;
+  const auto append = [&](const std::vector<TokenId>& more) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+  };
+  if (tokenizer_.AddsBos() && tokenizer_.bos() >= 0) tokens.push_back(tokenizer_.bos());
+  tokens.push_back(fill.prefix);
+  if (const auto* text = std::get_if<std::string>(&prefix)) {
+    append(tokenizer_.Encode(*text, false, false));
+  } else {
+    append(std::get<std::vector<TokenId>>(prefix));
+  }
+  tokens.push_back(fill.suffix);
+  append(tokenizer_.Encode(suffix, false, false));
+  tokens.push_back(fill.middle);
+  return PromptBuilder::FromTokens(std::move(tokens));
+}
+
+std::optional<ApiError> Api::SetUp(const Call& call, ApiRequest* request,
+                                   std::vector<BuiltPrompt>* prompts) {
+  request->generation.ns.tenant = call.tenant;
+  request->generation.similar = Narrower(options_.similar, request->similar);
+  if (!request->has_seed) request->generation.sampling.seed = options_.seed_source();
+  bool message_in_front = false;
+  if (request->chat) {
+    if (auto error = SetUpChat(tool_template_, options_.sort_tool_keys, &tool_orders_, request,
+                               &message_in_front)) {
+      return error;
+    }
+  }
+  Parsed<std::vector<BuiltPrompt>> built = BuildPrompts(*request);
+  if (const ApiError* error = std::get_if<ApiError>(&built)) return *error;
+  *prompts = std::get<std::vector<BuiltPrompt>>(std::move(built));
+  if (!request->chat) return std::nullopt;
+  BuiltPrompt& prompt = prompts->front();
+  // Messages are counted as the client has them.
+  if (message_in_front && !prompt.message_end.empty())
+    prompt.message_end.erase(prompt.message_end.begin());
+  const std::string_view text = prompt.text;
+  request->syntax.reasoning_open =
+      request->syntax.reasoning &&
+      text.substr(0, text.find_last_not_of(" \n") + 1).ends_with("<think>");
+  return std::nullopt;
+}
+
+std::unique_ptr<AnswerStyle> Api::CompletionStyle(const Call& call,
+                                                  const ApiRequest& request) const {
+  AnswerFormat::Head head;
+  head.id = (request.chat ? "chatcmpl-" : "cmpl-") + call.id;
+  head.model = model_ids_.front();
+  head.fingerprint = fingerprint_;
+  head.created = Now();
+  head.chat = request.chat;
+  head.echo = request.echo;
+  head.include_usage = request.include_usage;
+  head.logprobs = request.generation.logprobs;
+  head.prompt_logprobs = request.generation.prompt_logprobs;
+  return std::make_unique<AnswerFormat>(std::move(head), tokenizer_);
+}
+
+void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerStyle> style) {
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   ApiRequest request = std::get<ApiRequest>(std::move(parsed));
   if (!CheckModel(call, request.model)) return;
@@ -295,23 +388,9 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
                    std::to_string(engine_.options().max_sequences) + " sequences run at once here",
                request.generation.best_of > 0 ? "best_of" : "n", ""});
   }
-  request.generation.ns.tenant = call.tenant;
-  request.generation.similar = Narrower(options_.similar, request.similar);
-  if (!request.has_seed) request.generation.sampling.seed = options_.seed_source();
-  Parsed<std::vector<BuiltPrompt>> built = BuildPrompts(request);
-  if (const ApiError* error = std::get_if<ApiError>(&built)) return Refuse(call, *error);
-  auto& prompts = std::get<std::vector<BuiltPrompt>>(built);
-
-  AnswerFormat::Head head;
-  head.id = (request.chat ? "chatcmpl-" : "cmpl-") + call.id;
-  head.model = model_ids_.front();
-  head.fingerprint = fingerprint_;
-  head.created = Now();
-  head.chat = request.chat;
-  head.echo = request.echo;
-  head.include_usage = request.include_usage;
-  head.logprobs = request.generation.logprobs;
-  head.prompt_logprobs = request.generation.prompt_logprobs;
+  std::vector<BuiltPrompt> prompts;
+  if (auto error = SetUp(call, &request, &prompts)) return Refuse(call, *error);
+  if (style == nullptr) style = CompletionStyle(call, request);
   call.request.body.clear();  // parsed; it may be large, and the answer long in coming
   call.request.body.shrink_to_fit();
   auto responder = call.responder;
@@ -323,8 +402,8 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed) {
                " generated=" + std::to_string(summary.generated_tokens));
   };
   std::make_shared<Generation>(generation_context_, std::move(request), std::move(prompts),
-                               AnswerFormat(std::move(head), tokenizer_), std::move(headers),
-                               std::move(responder), std::move(on_end))
+                               std::move(style), std::move(headers), std::move(responder),
+                               std::move(on_end))
       ->Start();
 }
 
@@ -349,7 +428,8 @@ void Api::Answer(const Call& call, std::string json) {
 }
 
 void Api::Refuse(const Call& call, const ApiError& error) {
-  HttpResponse response = ErrorResponse(error);
+  const bool messages = std::string_view(call.route).starts_with("/v1/messages");
+  HttpResponse response = messages ? MessagesErrorResponse(error) : ErrorResponse(error);
   response.headers.emplace_back("X-Request-Id", call.id);
   call.responder->Send(std::move(response));
   Finish(call, error.status, "");

@@ -6,18 +6,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/answer_style.h"
 #include "server/api_keys.h"
 #include "server/api_request.h"
+#include "server/chat_setup.h"
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/prompt_builder.h"
 #include "server/recent_requests.h"
+#include "server/response_store.h"
 #include "server/server.h"
 
 namespace kvlink::server {
@@ -62,10 +66,25 @@ class Api {
   void Detokenize(Call call);
   void Chat(Call call);
   void Complete(Call call);
+  // In api_protocols.cc.
+  void Messages(Call call);
+  void CountMessageTokens(Call call);
+  void Responses(Call call);
+  void ShowResponse(Call call);
+  void DeleteResponse(Call call);
+  void RefuseEmbeddings(Call call);
+  void Props(Call call);
+  void OpenApi(Call call);
 
-  void Generate(Call call, Parsed<ApiRequest> parsed);
+  // `style` null: OpenAI's.
+  void Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerStyle> style = nullptr);
+  // What the model at hand makes of the request; an error, if that cannot be.
+  std::optional<ApiError> SetUp(const Call& call, ApiRequest* request,
+                                std::vector<BuiltPrompt>* prompts);
+  std::unique_ptr<AnswerStyle> CompletionStyle(const Call& call, const ApiRequest& request) const;
   // Prompts as token ids, the length limit checked; or what is wrong.
   Parsed<std::vector<BuiltPrompt>> BuildPrompts(const ApiRequest& request) const;
+  Parsed<BuiltPrompt> BuildFill(const PromptInput& prefix, const std::string& suffix) const;
   bool CheckModel(const Call& call, const std::string& model);
   void Answer(const Call& call, std::string json);
   void Refuse(const Call& call, const ApiError& error);
@@ -84,6 +103,9 @@ class Api {
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<RecentRequests> recent_;
   PromptBuilder builder_;
+  ToolTemplate tool_template_;
+  ToolOrders tool_orders_;
+  std::shared_ptr<ResponseStore> responses_;
   GenerationContext generation_context_;
   std::function<uint64_t()> connection_count_;
   const uint64_t id_prefix_;

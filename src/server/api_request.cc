@@ -1,7 +1,9 @@
 #include "server/api_request.h"
 
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "server/fields.h"
@@ -18,6 +20,10 @@ constexpr int kMaxTopLogprobs = 20;
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxMessages = 4096;
+constexpr size_t kMaxTools = 512;
+// Fields in which the order of keys matters: it is shown to the model, or is the answer's.
+constexpr std::initializer_list<const char*> kOrderedFields = {
+    "messages", "tools", "response_format", "json_schema", "guided_json", "structured_outputs"};
 
 // --- what chat and completions share ---
 
@@ -46,7 +52,6 @@ void ReadSampling(Fields& fields, uint32_t vocab_size, ApiRequest* out) {
     }
   }
   if (auto v = fields.Bool("ignore_eos")) sampling.ignore_eos = *v;
-  if (auto v = fields.String("grammar")) sampling.grammar = *v;
   const Json* bias = fields.Object("logit_bias");
   if (bias == nullptr) return;
   for (const auto& [key, value] : bias->items()) {
@@ -148,6 +153,7 @@ void ReadCachePolicy(Fields& fields, ApiRequest* out) {
     if (auto v = nested.Bool("reuse")) generation.reuse = *v;
     if (auto v = nested.Bool("store")) generation.store = *v;
     if (auto v = nested.String("similar")) out->similar = ReadSimilar(*v, &nested);
+    if (auto v = nested.Bool("sort_tool_keys")) out->sort_tool_keys = *v;
     fields.Adopt(nested);
   }
   // Whatever else it asks for.
@@ -162,30 +168,30 @@ void ReadDeadline(Fields& fields, ApiRequest* out) {
   }
 }
 
-void ReadResponseFormat(Fields& fields, const Ordered& ordered, ApiRequest* out) {
-  const Json* format = fields.Object("response_format");
-  if (format == nullptr) return;
-  Fields nested(*format, "response_format");
+// The grammar of a schema, or an error at `name`.
+std::string SchemaGrammar(Fields& fields, const std::string& name, const Ordered& schema) {
+  const Result<std::string> converted = GrammarFromSchema(schema);
+  if (converted.ok()) return *converted;
+  fields.Fail(name, fields.Path(name) + ": " + converted.status().message());
+  return "";
+}
+
+std::string ResponseFormatGrammar(Fields& fields, const Json& format, const Ordered& ordered) {
+  Fields nested(format, "response_format");
   const std::string type = nested.String("type").value_or("text");
-  std::string& grammar = out->generation.sampling.grammar;
-  if (type != "text" && !grammar.empty()) {
-    nested.Fail("type", "response_format cannot be combined with grammar");
-  } else if (type == "json_object") {
-    grammar = JsonGrammar();
+  std::string grammar;
+  if (type == "json_object") {
+    // llama-server takes a schema here as well.
+    grammar = format.contains("schema") ? SchemaGrammar(nested, "schema", ordered["schema"])
+                                        : JsonGrammar();
   } else if (type == "json_schema") {
     // OpenAI has the schema inside `json_schema`, others beside the type.
     const Json* wrapper = nested.Object("json_schema");
-    const Ordered& holder =
-        wrapper == nullptr ? ordered["response_format"] : ordered["response_format"]["json_schema"];
+    const Ordered& holder = wrapper == nullptr ? ordered : ordered["json_schema"];
     if (!nested.error() && !holder.contains("schema")) {
       nested.Fail("json_schema", "response_format.json_schema.schema is missing");
     } else if (!nested.error()) {
-      const Result<std::string> converted = GrammarFromSchema(holder["schema"]);
-      if (converted.ok()) {
-        grammar = *converted;
-      } else {
-        nested.Fail("json_schema", "response_format.json_schema: " + converted.status().message());
-      }
+      grammar = SchemaGrammar(nested, "json_schema", holder["schema"]);
     }
   } else if (type != "text" && !nested.error()) {
     nested.Fail(
@@ -194,6 +200,73 @@ void ReadResponseFormat(Fields& fields, const Ordered& ordered, ApiRequest* out)
             "\"");
   }
   fields.Adopt(nested);
+  return grammar;
+}
+
+// vLLM's choice among texts.
+std::string ChoiceGrammar(Fields& fields, const char* name) {
+  const Json* choices = fields.Array(name);
+  if (choices == nullptr) return "";
+  std::string grammar = "root ::= ";
+  for (size_t i = 0; i < choices->size(); ++i) {
+    const Json& choice = (*choices)[i];
+    if (!choice.is_string()) {
+      const std::string element = std::string(name) + "[" + std::to_string(i) + "]";
+      fields.Fail(element, fields.Path(element) + " must be a string, got " + Seen(choice));
+      return "";
+    }
+    grammar += (i == 0 ? "" : " | ") + GrammarLiteral(choice.get<std::string>());
+  }
+  if (choices->empty()) fields.Fail(name, fields.Path(name) + " must not be empty");
+  return grammar;
+}
+
+// vLLM's object for all of them.
+std::string StructuredOutputs(Fields& fields, const Json& outputs, const Ordered& ordered) {
+  Fields nested(outputs, "structured_outputs");
+  std::string grammar;
+  if (outputs.contains("json")) grammar = SchemaGrammar(nested, "json", ordered["json"]);
+  if (auto v = nested.String("grammar")) grammar = *v;
+  if (outputs.contains("choice")) grammar = ChoiceGrammar(nested, "choice");
+  if (nested.Bool("json_object").value_or(false)) grammar = JsonGrammar();
+  for (const char* key : {"regex", "structural_tag"}) {
+    if (nested.Get(key) != nullptr)
+      nested.Fail(key, nested.Path(key) + " is not supported; use grammar or json", "unsupported");
+  }
+  fields.Adopt(nested);
+  return grammar;
+}
+
+// At most one of the ways in which clients say what an answer must look like.
+void ReadConstraint(Fields& fields, const Ordered& ordered, ApiRequest* out) {
+  std::string& grammar = out->generation.sampling.grammar;
+  std::string given_by;
+  const auto take = [&](const char* name, std::string made) {
+    if (made.empty() || fields.error()) return;
+    if (!grammar.empty()) {
+      return fields.Fail(name, std::string(name) + " cannot be combined with " + given_by);
+    }
+    grammar = std::move(made);
+    given_by = name;
+  };
+  if (auto v = fields.String("grammar")) take("grammar", *v);
+  if (const Json* format = fields.Object("response_format"))
+    take("response_format", ResponseFormatGrammar(fields, *format, ordered["response_format"]));
+  for (const char* name : {"json_schema", "guided_json"}) {  // llama-server's, vLLM's older one
+    if (fields.Get(name) != nullptr) take(name, SchemaGrammar(fields, name, ordered[name]));
+  }
+  if (auto v = fields.String("guided_grammar")) take("guided_grammar", *v);
+  if (fields.Get("guided_choice") != nullptr)
+    take("guided_choice", ChoiceGrammar(fields, "guided_choice"));
+  if (const Json* outputs = fields.Object("structured_outputs"))
+    take("structured_outputs", StructuredOutputs(fields, *outputs, ordered["structured_outputs"]));
+  if (fields.Get("guided_regex") != nullptr)
+    fields.Fail("guided_regex", "guided_regex is not supported; use grammar", "unsupported");
+  if (grammar.empty()) return;
+  if (out->generation.beam_search)
+    fields.Fail("use_beam_search", "use_beam_search cannot be combined with " + given_by);
+  // What the answer may look like was decided by someone who relies on it.
+  out->similar = SimilarPolicy::kOff;
 }
 
 void ReadCommon(Fields& fields, const Ordered& ordered, const Limits& limits, uint32_t vocab_size,
@@ -206,7 +279,7 @@ void ReadCommon(Fields& fields, const Ordered& ordered, const Limits& limits, ui
   ReadStream(fields, out);
   ReadCachePolicy(fields, out);
   ReadDeadline(fields, out);
-  ReadResponseFormat(fields, ordered, out);
+  ReadConstraint(fields, ordered, out);
   if (auto v = fields.Integer("prompt_logprobs", -1, kMaxTopLogprobs)) {
     out->generation.prompt_logprobs = static_cast<int>(*v);
     if (*v >= 0 && out->stream)
@@ -252,6 +325,25 @@ std::string ReadContent(Fields& message) {
   return text;
 }
 
+void CheckToolCalls(Fields& message) {
+  const Json* calls = message.Array("tool_calls");
+  if (calls == nullptr) return;
+  for (size_t i = 0; i < calls->size() && !message.error(); ++i) {
+    const Json& call = (*calls)[i];
+    const std::string name = "tool_calls[" + std::to_string(i) + "]";
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    if (!call.is_object() || function == call.end() || !function->is_object() ||
+        !function->value("name", Json()).is_string() ||
+        !(function->value("arguments", Json("{}")).is_string() ||
+          function->value("arguments", Json("{}")).is_object())) {
+      message.Fail(name, message.Path(name) +
+                             " must be {\"type\": \"function\", \"function\": {\"name\", "
+                             "\"arguments\"}}, got " +
+                             Seen(call));
+    }
+  }
+}
+
 void ReadMessages(Fields& fields, const Ordered& ordered, std::vector<model::ChatMessage>* out) {
   const Json* messages = fields.Array("messages");
   if (fields.error()) return;
@@ -272,6 +364,7 @@ void ReadMessages(Fields& fields, const Ordered& ordered, std::vector<model::Cha
     // OpenAI's newer name for the same role, which templates do not know.
     parsed.role = role.value_or("") == "developer" ? "system" : role.value_or("");
     parsed.content = ReadContent(message);
+    CheckToolCalls(message);
     bool more = false;
     for (const auto& [key, field] : value.items())
       more |= key != "role" && key != "content" && !field.is_null();
@@ -289,15 +382,94 @@ void ReadMessages(Fields& fields, const Ordered& ordered, std::vector<model::Cha
   }
 }
 
-void ReadTools(Fields& fields, const Ordered& ordered, std::string* out) {
-  const Json* tools = fields.Array("tools");
-  const Json* choice = fields.Get("tool_choice");
-  if (choice != nullptr && *choice == "none") return;
-  if (choice != nullptr && *choice != "auto") {
-    return fields.Fail("tool_choice",
-                       "tool_choice must be \"auto\" or \"none\" here, got " + Seen(*choice));
+// Tools that the model can be shown, each with a name of its own.
+bool CheckTools(Fields& fields, const Json& tools) {
+  if (tools.size() > kMaxTools) {
+    fields.Fail("tools", "tools must hold at most " + std::to_string(kMaxTools) + " tools, got " +
+                             std::to_string(tools.size()));
   }
-  if (tools != nullptr && !tools->empty()) *out = ordered["tools"].dump();
+  std::set<std::string> names;
+  for (size_t i = 0; i < tools.size() && !fields.error(); ++i) {
+    const std::string name = "tools[" + std::to_string(i) + "]";
+    if (!tools[i].is_object()) {
+      fields.Fail(name, name + " must be an object, got " + Seen(tools[i]));
+      return false;
+    }
+    Fields tool(tools[i], name);
+    const std::string type = tool.String("type").value_or("function");
+    if (!tool.error() && type != "function") {
+      tool.Fail("type", tool.Path("type") + " must be \"function\", got \"" + type + "\"",
+                "unsupported");
+    }
+    const Json* function = tool.Object("function");
+    if (function == nullptr) {
+      tool.Fail("function", tool.Path("function") + " is missing", "missing_field");
+    } else {
+      Fields nested(*function, tool.Path("function"));
+      const std::string own = nested.String("name").value_or("");
+      if (own.empty()) nested.Fail("name", nested.Path("name") + " is missing", "missing_field");
+      if (!names.insert(own).second)
+        nested.Fail("name", nested.Path("name") + " is there twice: \"" + own + "\"");
+      (void)nested.Object("parameters");
+      (void)nested.Bool("strict");
+      tool.Adopt(nested);
+    }
+    fields.Adopt(tool);
+  }
+  return !fields.error();
+}
+
+ToolChoice ReadToolChoice(Fields& fields, const Json* tools) {
+  ToolChoice choice;
+  const Json* value = fields.Get("tool_choice");
+  if (value == nullptr || *value == "auto") return choice;
+  if (*value == "none") {
+    choice.mode = ToolChoice::Mode::kNone;
+    return choice;
+  }
+  choice.mode = ToolChoice::Mode::kRequired;
+  if (value->is_object() && value->value("type", Json("function")) == "function" &&
+      value->contains("function") && (*value)["function"].is_object() &&
+      (*value)["function"].value("name", Json()).is_string()) {
+    choice.name = (*value)["function"]["name"].get<std::string>();
+  } else if (*value != "required") {
+    fields.Fail("tool_choice",
+                "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
+                "\"function\": {\"name\": ...}}, got " +
+                    Seen(*value));
+    return choice;
+  }
+  bool known = choice.name.empty() && tools != nullptr && !tools->empty();
+  for (const Json& tool : tools != nullptr ? *tools : Json::array()) {
+    known |= tool["function"]["name"] == choice.name;
+  }
+  if (!known) {
+    fields.Fail("tool_choice", choice.name.empty() ? "tool_choice \"required\" needs tools"
+                                                   : "tool_choice names \"" + choice.name +
+                                                         "\", which is not among tools");
+  }
+  return choice;
+}
+
+void ReadTools(Fields& fields, const Ordered& ordered, ApiRequest* out) {
+  const Json* tools = fields.Array("tools");
+  if (tools != nullptr && !CheckTools(fields, *tools)) return;
+  out->tool_choice = ReadToolChoice(fields, tools);
+  if (auto v = fields.Bool("parallel_tool_calls")) out->parallel_tool_calls = *v;
+  if (fields.error() || tools == nullptr || tools->empty()) return;
+  if (out->tool_choice.mode == ToolChoice::Mode::kNone) return;
+  out->tools_json = ordered["tools"].dump();
+  out->similar = SimilarPolicy::kOff;
+  if (out->tool_choice.mode != ToolChoice::Mode::kRequired) return;
+  if (!out->generation.sampling.grammar.empty()) {
+    fields.Fail(
+        "tool_choice",
+        "tool_choice that forces a call cannot be combined with response_format or grammar");
+  }
+  if (out->generation.beam_search) {
+    fields.Fail("use_beam_search",
+                "use_beam_search cannot be combined with a tool_choice that forces a call");
+  }
 }
 
 // Chat's logprobs: a bool and the number of alternatives beside it.
@@ -372,13 +544,15 @@ Parsed<ApiRequest> ParseChatRequest(const std::string& body, const Limits& limit
   Json json;
   if (auto error = ParseObject(body, &json)) return *error;
   Fields fields(json);
-  const Ordered ordered = InOrder(body, json, {"messages", "tools", "response_format"});
+  const Ordered ordered = InOrder(body, json, kOrderedFields);
   ApiRequest out;
   out.chat = true;
+  out.style = ApiRequest::Style::kChat;
   ReadMessages(fields, ordered, &out.messages);
-  ReadTools(fields, ordered, &out.tools_json);
   if (auto v = fields.Bool("add_generation_prompt")) out.add_generation_prompt = *v;
   ReadCommon(fields, ordered, limits, vocab_size, -1, &out);
+  ReadTools(fields, ordered, &out);
+  if (auto v = fields.String("reasoning_format")) out.split_reasoning = *v != "none";
   ReadChatLogprobs(fields, &out);
   if (out.hide_generated) fields.Fail("max_tokens", "max_tokens must be at least 1, got 0");
   return Finish(fields, std::move(out));
@@ -389,14 +563,10 @@ Parsed<ApiRequest> ParseCompletionRequest(const std::string& body, const Limits&
   Json json;
   if (auto error = ParseObject(body, &json)) return *error;
   Fields fields(json);
-  const Ordered ordered = InOrder(body, json, {"response_format"});
+  const Ordered ordered = InOrder(body, json, kOrderedFields);
   ApiRequest out;
   ReadPrompts(fields, limits, vocab_size, &out.prompts);
-  const Json* suffix = fields.Get("suffix");
-  if (suffix != nullptr && *suffix != "") {
-    fields.Fail("suffix", "suffix (filling in the middle) is not supported, got " + Seen(*suffix),
-                "unsupported");
-  }
+  if (auto v = fields.String("suffix"); v && !v->empty()) out.suffix = *v;
   ReadCommon(fields, ordered, limits, vocab_size, 16, &out);
   ReadCompletionLogprobs(fields, &out);
   if (auto v = fields.Bool("echo")) out.echo = *v;
@@ -408,6 +578,7 @@ Parsed<ApiRequest> ParseCompletionRequest(const std::string& body, const Limits&
   }
   if (out.hide_generated && out.stream)
     fields.Fail("stream", "stream cannot be combined with max_tokens 0");
+  if (out.suffix && out.echo) fields.Fail("echo", "echo cannot be combined with suffix");
   // Echoed text shows the prompt's log-probabilities as well.
   if (out.echo && generation.logprobs >= 0) {
     if (out.stream) fields.Fail("echo", "echo with logprobs cannot be combined with stream");
@@ -430,7 +601,9 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(const std::string& body) {
       fields.Fail("prompt", "one of prompt, content and messages is needed", "missing_field");
     }
     ReadMessages(fields, ordered, &out.messages);
-    ReadTools(fields, ordered, &out.tools_json);
+    ApiRequest tools;
+    ReadTools(fields, ordered, &tools);
+    out.tools_json = tools.tools_json;
     if (auto v = fields.Bool("add_generation_prompt")) out.add_generation_prompt = *v;
   }
   // llama.cpp's form (`content`) adds no BOS unless asked to, vLLM's (`prompt`) does.

@@ -13,20 +13,30 @@
 
 #include "engine/engine.h"
 #include "server/api_error.h"
+#include "server/message_parser.h"
 #include "server/server.h"
+#include "server/tools.h"
 
 namespace kvlink::server {
 
 using PromptInput = std::variant<std::string, std::vector<TokenId>>;
 
 struct ApiRequest {
+  // Which protocol asked, and is answered.
+  enum class Style : uint8_t { kCompletion, kChat, kResponses, kMessages };
+  Style style = Style::kCompletion;
   bool chat = false;
   std::string model;  // empty: not given
   std::vector<model::ChatMessage> messages;
-  std::string tools_json;
+  std::string tools_json;  // "": none, or none that may be called
+  ToolChoice tool_choice;
+  bool parallel_tool_calls = true;
+  std::optional<bool> sort_tool_keys;  // none: the server's
+  bool split_reasoning = true;         // chat: reasoning apart from the content
   bool add_generation_prompt = true;
-  std::vector<PromptInput> prompts;  // completions
-  bool add_special_tokens = true;    // completions: BOS in front of a text
+  std::vector<PromptInput> prompts;   // completions
+  std::optional<std::string> suffix;  // completions: what comes behind the middle that is asked for
+  bool add_special_tokens = true;     // completions: BOS in front of a text
   bool echo = false;
   bool stream = false, include_usage = false;
   bool has_seed = false;
@@ -34,6 +44,9 @@ struct ApiRequest {
   // then hidden.
   bool hide_generated = false;
   std::optional<SimilarPolicy> similar;  // none: the server's
+  // Filled in by Api, which knows the model and the requests before this one.
+  MessageSyntax syntax;
+  bool tool_keys_reordered = false;
   engine::GenerationRequest generation;  // everything but the prompt, the tenant and `similar`
 };
 

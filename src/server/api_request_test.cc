@@ -213,7 +213,7 @@ TEST(ApiRequest, TextPartsAreJoinedAndOthersRefused) {
 TEST(ApiRequest, MessagesKeepWhatTheTemplateMayNeedInTheClientsOrder) {
   const std::string body =
       R"({"messages":[{"role":"developer","content":"be brief"},)"
-      R"({"role":"assistant","content":null,"tool_calls":[{"z":1,"a":2}]}],)"
+      R"({"role":"assistant","content":null,"tool_calls":[{"z":1,"function":{"name":"f","arguments":"{}"}}]}],)"
       R"("tools":[{"type":"function","function":{"name":"f","parameters":{"z":{},"a":{}}}}]})";
   auto parsed = ParseChatRequest(body, Limits(), kVocab);
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
@@ -221,11 +221,14 @@ TEST(ApiRequest, MessagesKeepWhatTheTemplateMayNeedInTheClientsOrder) {
   EXPECT_EQ(request.messages[0].role, "system");
   EXPECT_EQ(request.messages[0].extra_json, "");
   EXPECT_EQ(request.messages[1].content, "");
-  EXPECT_EQ(request.messages[1].extra_json,
-            R"({"role":"assistant","content":"","tool_calls":[{"z":1,"a":2}]})");
+  EXPECT_EQ(
+      request.messages[1].extra_json,
+      R"({"role":"assistant","content":"","tool_calls":[{"z":1,"function":{"name":"f","arguments":"{}"}}]})");
   EXPECT_EQ(request.tools_json,
             R"([{"type":"function","function":{"name":"f","parameters":{"z":{},"a":{}}}}])");
-  EXPECT_EQ(ParseChat({{"tools", {{{"type", "function"}}}}, {"tool_choice", "none"}}).tools_json,
+  EXPECT_EQ(ParseChat({{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                       {"tool_choice", "none"}})
+                .tools_json,
             "");
 }
 
@@ -264,7 +267,7 @@ TEST(ApiRequest, CombinationsThatCannotBeAnsweredAreRefused) {
   EXPECT_EQ(ChatError({{"stream", true}, {"best_of", 2}}).param, "stream");
   EXPECT_EQ(ChatError({{"top_logprobs", 2}}).param, "top_logprobs");
   const auto param = [](const Json& body) { return std::get<ApiError>(Completion(body)).param; };
-  EXPECT_EQ(param({{"prompt", "x"}, {"suffix", "y"}}), "suffix");
+  EXPECT_EQ(param({{"prompt", "x"}, {"suffix", "y"}, {"echo", true}}), "echo");
   EXPECT_EQ(param({{"prompt", "x"}, {"max_tokens", 0}}), "max_tokens");
   EXPECT_EQ(param({{"prompt", "x"}, {"max_tokens", 0}, {"echo", true}, {"stream", true}}),
             "stream");
@@ -292,9 +295,10 @@ TEST(ApiRequest, ResponseFormatsBecomeGrammars) {
 
 // Objects of very many keys must not cost the square of their number.
 TEST(ApiRequest, ManyKeysAreCheap) {
-  std::string body = R"({"messages":[{"role":"user","content":"x"}],"tools":[{)";
+  std::string body =
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","parameters":{)";
   for (int i = 0; i < 300000; ++i) body += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":1";
-  body += "}]}";
+  body += "}}}]}";
   EXPECT_TRUE(std::holds_alternative<ApiRequest>(ParseChatRequest(body, Limits(), kVocab)));
 }
 

@@ -38,13 +38,13 @@ std::optional<ApiError> ErrorOf(const engine::RequestReport& report,
 }  // namespace
 
 Generation::Generation(const GenerationContext& context, ApiRequest request,
-                       std::vector<BuiltPrompt> prompts, AnswerFormat format,
+                       std::vector<BuiltPrompt> prompts, std::unique_ptr<AnswerStyle> style,
                        std::vector<std::pair<std::string, std::string>> headers,
                        std::shared_ptr<Responder> responder, OnEnd on_end)
     : context_(context),
       request_(std::move(request)),
       prompts_(std::move(prompts)),
-      format_(std::move(format)),
+      style_(std::move(style)),
       headers_(std::move(headers)),
       responder_(std::move(responder)),
       on_end_(std::move(on_end)),
@@ -108,7 +108,7 @@ void Generation::OnEvents() {
   for (EventInbox::Item& item : inbox_->Take()) {
     switch (item.event.kind) {
       case engine::Event::Kind::kStarted:
-        BeginStream(item.prompt, &out);
+        BeginStream(item.prompt, item.event.report.get(), &out);
         break;
       case engine::Event::Kind::kToken:
         OnToken(item.prompt, item.event.token, &out);
@@ -127,7 +127,8 @@ void Generation::OnEvents() {
   if (!out.empty()) responder_->Write(std::move(out));
 }
 
-void Generation::BeginStream(uint32_t prompt, std::string* out) {
+void Generation::BeginStream(uint32_t prompt, const engine::RequestReport* started,
+                             std::string* out) {
   if (!request_.stream || begun_[prompt]) return;
   begun_[prompt] = true;
   if (!std::exchange(streaming_, true)) {
@@ -138,10 +139,17 @@ void Generation::BeginStream(uint32_t prompt, std::string* out) {
     head.headers.emplace_back("X-Accel-Buffering", "no");
     responder_->BeginStream(std::move(head));
   }
-  if (!request_.chat && !request_.echo) return;
   for (uint32_t branch = 0; branch < request_.generation.n; ++branch) {
-    *out += format_.FirstChunk(IndexOf(prompt, branch), request_.echo ? prompts_[prompt].text : "");
+    const uint32_t index = IndexOf(prompt, branch);
+    if (!request_.syntax.plain()) choices_[index].parser.emplace(request_.syntax);
+    *out += style_->Begin(index, request_.echo ? prompts_[prompt].text : "", started);
   }
+}
+
+std::vector<MessagePart> Generation::PartsOf(Choice& choice, const std::string& text) const {
+  if (choice.parser) return choice.parser->Append(text);
+  if (text.empty()) return {};
+  return {{MessagePart::Kind::kContent, text, 0}};
 }
 
 void Generation::OnToken(uint32_t prompt, const engine::TokenEvent& token, std::string* out) {
@@ -150,7 +158,7 @@ void Generation::OnToken(uint32_t prompt, const engine::TokenEvent& token, std::
     outcomes_[prompt].events[token.branch].push_back(token);
     return;
   }
-  BeginStream(prompt, out);
+  BeginStream(prompt, nullptr, out);
   Choice& choice = choices_[IndexOf(prompt, token.branch)];
   choice.text_bytes += token.text.size();
   const bool ends = token.token >= 0 && !request_.generation.sampling.ignore_eos &&
@@ -159,7 +167,8 @@ void Generation::OnToken(uint32_t prompt, const engine::TokenEvent& token, std::
   if (token.text.empty() && !logprobs) return;
   engine::TokenEvent shown = token;
   if (ends) shown.token = -1;
-  *out += format_.TokenChunk(IndexOf(prompt, token.branch), shown, &choice.text_offset);
+  *out += style_->Token(IndexOf(prompt, token.branch), shown, PartsOf(choice, token.text),
+                        &choice.text_offset);
 }
 
 void Generation::OnReport(uint32_t prompt, std::shared_ptr<const engine::RequestReport> report,
@@ -170,6 +179,12 @@ void Generation::OnReport(uint32_t prompt, std::shared_ptr<const engine::Request
   }
   PromptOutcome& outcome = outcomes_[prompt];
   outcome.report = std::move(report);
+  outcome.tool_keys_reordered = request_.tool_keys_reordered;
+  if (!request_.syntax.plain()) {
+    for (const engine::BranchResult& branch : outcome.report->branches) {
+      outcome.messages.push_back(ParseMessage(request_.syntax, branch.text));
+    }
+  }
   const MissReason reason = outcome.report->miss_reason;
   if (request_.chat && reason != MissReason::kNone && reason != MissReason::kCold) {
     outcome.diverged_message =
@@ -183,7 +198,7 @@ void Generation::OnReport(uint32_t prompt, std::shared_ptr<const engine::Request
   }
   --unfinished_;
   if (request_.stream) {
-    BeginStream(prompt, out);
+    BeginStream(prompt, nullptr, out);
     FinishPrompt(prompt, out);
     if (unfinished_ == 0) FinishStream(out);
   } else if (unfinished_ == 0) {
@@ -208,19 +223,22 @@ void Generation::FinishPrompt(uint32_t prompt, std::string* out) {
   for (uint32_t i = 0; i < branches.size() && i < request_.generation.n; ++i) {
     const uint32_t index = IndexOf(prompt, i);
     Choice& choice = choices_[index];
-    if (choice.text_bytes < branches[i].text.size()) {
-      engine::TokenEvent rest;
+    engine::TokenEvent rest;
+    if (choice.text_bytes < branches[i].text.size())
       rest.text = branches[i].text.substr(choice.text_bytes);
-      *out += format_.TokenChunk(index, rest, &choice.text_offset);
+    std::vector<MessagePart> parts = PartsOf(choice, rest.text);
+    if (choice.parser) {
+      for (MessagePart& part : choice.parser->Flush()) parts.push_back(std::move(part));
     }
+    if (!parts.empty()) *out += style_->Token(index, rest, parts, &choice.text_offset);
+    const uint32_t calls = choice.parser ? choice.parser->num_calls() : 0;
     const bool last = unfinished_ == 0 && i + 1 == branches.size();
-    *out += format_.FinishChunk(index, branches[i], last ? &outcomes_ : nullptr);
+    *out += style_->Finish(index, branches[i], calls, last ? &outcomes_ : nullptr);
   }
 }
 
 void Generation::FinishStream(std::string* out) {
-  if (request_.include_usage) *out += format_.UsageChunk(outcomes_);
-  *out += AnswerFormat::Done();
+  *out += style_->End(outcomes_);
   responder_->Write(std::exchange(*out, ""));
   responder_->EndStream();
   End(200);
@@ -228,7 +246,7 @@ void Generation::FinishStream(std::string* out) {
 
 void Generation::SendWhole() {
   HttpResponse response;
-  response.body = format_.Whole(outcomes_);
+  response.body = style_->Whole(outcomes_);
   response.headers = headers_;
   responder_->Send(std::move(response));
   End(200);
@@ -237,10 +255,10 @@ void Generation::SendWhole() {
 void Generation::Fail(const ApiError& error) {
   CancelAll();
   if (streaming_) {
-    responder_->Write(AnswerFormat::ErrorEvent(ErrorBody(error)) + AnswerFormat::Done());
+    responder_->Write(style_->StreamError(error));
     responder_->EndStream();
   } else {
-    HttpResponse response = ErrorResponse(error);
+    HttpResponse response = style_->ErrorAnswer(error);
     response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
     responder_->Send(std::move(response));
   }

@@ -9,12 +9,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/answer.h"
+#include "server/answer_style.h"
 #include "server/api_request.h"
 #include "server/event_inbox.h"
 #include "server/http.h"
@@ -44,7 +45,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   using OnEnd = std::function<void(const Summary&)>;
 
   Generation(const GenerationContext& context, ApiRequest request, std::vector<BuiltPrompt> prompts,
-             AnswerFormat format, std::vector<std::pair<std::string, std::string>> headers,
+             std::unique_ptr<AnswerStyle> style,
+             std::vector<std::pair<std::string, std::string>> headers,
              std::shared_ptr<Responder> responder, OnEnd on_end);
   ~Generation();
   void Start();
@@ -52,6 +54,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   struct Choice {  // of a stream
     size_t text_bytes = 0, text_offset = 0;
+    std::optional<MessageParser> parser;  // none: the text is the content
   };
 
   Result<engine::RequestId> Submit(uint32_t prompt);
@@ -61,7 +64,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
                 std::string* out);
   void NoteRecent(uint32_t prompt) const;
   void FinishPrompt(uint32_t prompt, std::string* out);
-  void BeginStream(uint32_t prompt, std::string* out);
+  void BeginStream(uint32_t prompt, const engine::RequestReport* started, std::string* out);
+  std::vector<MessagePart> PartsOf(Choice& choice, const std::string& text) const;
   void FinishStream(std::string* out);
   void SendWhole();
   void Fail(const ApiError& error);
@@ -75,7 +79,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const GenerationContext& context_;
   ApiRequest request_;
   std::vector<BuiltPrompt> prompts_;
-  AnswerFormat format_;
+  std::unique_ptr<AnswerStyle> style_;
   std::vector<std::pair<std::string, std::string>> headers_;
   std::shared_ptr<Responder> responder_;
   OnEnd on_end_;

@@ -193,6 +193,11 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     request.path = PercentDecode(target.substr(0, question));
     if (question != std::string::npos) request.query = target.substr(question + 1);
     request.authorization = std::string(message[http::field::authorization]);
+    // As Anthropic's clients send it.
+    if (const auto key = message.find("x-api-key");
+        request.authorization.empty() && key != message.end()) {
+      request.authorization = "Bearer " + std::string(key->value());
+    }
     request.body = std::move(message.body());
     Serve(std::move(request));
   }

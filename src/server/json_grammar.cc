@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// White space is bounded, since a model that is held to a grammar may otherwise write it for ever.
+// Exponents stay where every reader has a finite number for them. White space is bounded, since a
+// model that is held to a grammar may otherwise write it for ever.
 constexpr const char* kBasicRules = R"(value ::= object | array | string | number | boolean | null
 object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
 array ::= "[" ws ( value ("," ws value)* )? "]" ws
@@ -21,7 +22,7 @@ char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})
 string ::= "\"" char* "\"" ws
 integral ::= "-"? ("0" | [1-9] [0-9]{0,15})
 integer ::= integral ws
-number ::= integral ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,3})? ws
+number ::= integral ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})? ws
 boolean ::= ("true" | "false") ws
 null ::= "null" ws
 ws ::= | " " | "\n" [ \t]{0,20}
@@ -29,6 +30,7 @@ ws ::= | " " | "\n" [ \t]{0,20}
 
 constexpr int64_t kMaxRepetitions = 1000;
 constexpr size_t kMaxRules = 2000;
+constexpr size_t kMaxPathBytes = 4000;  // stands for depth, and bounds the text of errors
 
 std::string Literal(const std::string& text) {
   std::string out = "\"";
@@ -69,14 +71,15 @@ const std::set<std::string>& Annotations() {
 
 class Converter {
  public:
-  explicit Converter(const Json& root) : root_(root) {}
+  // `name`: of the rule for the whole schema, and what the others' names begin with.
+  Converter(const Json& root, std::string name) : root_(root), name_(std::move(name)) {}
 
-  Result<std::string> Convert() {
-    const std::string top = Visit(root_, "schema");
+  Result<std::string> Convert(const std::string& path) {
+    const std::string top = Visit(root_, path);
     if (!error_.empty()) return Status(StatusCode::kInvalidArgument, error_);
-    std::string grammar = "root ::= " + top + "\n";
+    std::string grammar = name_ + " ::= " + top + "\n";
     for (const auto& [name, body] : rules_) grammar += name + " ::= " + body + "\n";
-    return grammar + kBasicRules;
+    return grammar;
   }
 
  private:
@@ -89,7 +92,8 @@ class Converter {
     if (rules_.size() >= kMaxRules) {
       Fail("schema", "needs more than " + std::to_string(kMaxRules) + " grammar rules");
     }
-    std::string name = hint + "-" + std::to_string(rules_.size());
+    std::string name =
+        (name_ == "root" ? hint : name_ + "-" + hint) + "-" + std::to_string(rules_.size());
     rules_[name] = "";
     return name;
   }
@@ -112,6 +116,7 @@ class Converter {
   // An expression that matches what the schema allows.
   std::string Visit(const Json& schema, const std::string& path) {
     if (!error_.empty()) return "null";
+    if (path.size() > kMaxPathBytes) return Fail(path.substr(0, 200) + "...", "is nested too deep");
     if (schema.is_boolean() && schema.get<bool>()) return "value";
     if (!schema.is_object())
       return Fail(path, "a schema must be an object, got " + schema.dump().substr(0, 80));
@@ -124,6 +129,14 @@ class Converter {
       CheckKeywords(schema, path, {"enum", "type"});
       return Alternatives(schema["enum"], path + ".enum",
                           [](const Json& value, const std::string&) { return LiteralOf(value); });
+    }
+    // One condition among all is that condition, as generators write for a reference with a title.
+    if (schema.contains("allOf")) {
+      CheckKeywords(schema, path, {"allOf"});
+      const Json& all = schema["allOf"];
+      if (!all.is_array() || all.size() != 1)
+        return Fail(path + ".allOf", "is supported with one schema only");
+      return Visit(all[0], path + ".allOf[0]");
     }
     for (const char* key : {"anyOf", "oneOf"}) {
       if (!schema.contains(key)) continue;
@@ -192,7 +205,9 @@ class Converter {
   }
 
   std::string Array(const Json& schema, const std::string& path, bool several = false) {
-    if (!several) CheckKeywords(schema, path, {"type", "items", "minItems", "maxItems"});
+    if (!several)
+      CheckKeywords(schema, path, {"type", "items", "minItems", "maxItems", "prefixItems"});
+    if (schema.contains("prefixItems")) return Tuple(schema, path);
     const std::string item =
         schema.contains("items") ? Visit(schema["items"], path + ".items") : "value";
     const int64_t least = Count(schema, "minItems", path).value_or(0);
@@ -206,16 +221,32 @@ class Converter {
     return AddRule("array", "\"[\" ws " + items + " \"]\" ws");
   }
 
+  // One schema a place, and nothing behind them.
+  std::string Tuple(const Json& schema, const std::string& path) {
+    const Json& items = schema["prefixItems"];
+    if (!items.is_array() || items.empty())
+      return Fail(path + ".prefixItems", "must be an array that is not empty");
+    const auto size = static_cast<int64_t>(items.size());
+    if (schema.contains("items") && schema["items"] != false)
+      return Fail(path + ".items", "beside prefixItems is supported as false only");
+    if (Count(schema, "minItems", path).value_or(size) > size ||
+        Count(schema, "maxItems", path).value_or(size) < size)
+      return Fail(path + ".prefixItems",
+                  "minItems and maxItems must allow as many items as are described");
+    std::string body;
+    for (size_t i = 0; i < items.size(); ++i) {
+      body += (i == 0 ? "" : " \",\" ws ") +
+              Visit(items[i], path + ".prefixItems[" + std::to_string(i) + "]");
+    }
+    return AddRule("tuple", "\"[\" ws " + body + " \"]\" ws");
+  }
+
   // Properties in order, optional ones left out at will:
   //   first = the property that opens, more-k = what may follow from property k on, each behind a
   //   comma.
   std::string Object(const Json& schema, const std::string& path, bool several = false) {
     if (!several) CheckKeywords(schema, path, {"type", "properties"});
-    if (!schema.contains("properties") || schema["properties"].empty()) {
-      return schema.contains("additionalProperties") && schema["additionalProperties"] == false
-                 ? "(\"{\" ws \"}\" ws)"
-                 : "object";
-    }
+    if (!schema.contains("properties") || schema["properties"].empty()) return Map(schema, path);
     const Json& properties = schema["properties"];
     if (!properties.is_object()) return Fail(path + ".properties", "must be an object");
     std::set<std::string> required;
@@ -247,6 +278,18 @@ class Converter {
     return AddRule("object", "\"{\" ws (" + first + ")" + (may_be_empty ? "?" : "") + " \"}\" ws");
   }
 
+  // An object of any keys, with values of one schema.
+  std::string Map(const Json& schema, const std::string& path) {
+    if (schema.contains("required") && !schema["required"].empty())
+      return Fail(path + ".required", "names a property that is not described: " +
+                                          schema["required"].dump().substr(0, 80));
+    const Json values = schema.value("additionalProperties", Json(true));
+    if (values == false) return "(\"{\" ws \"}\" ws)";
+    if (values == true) return "object";
+    const std::string pair = "string \":\" ws " + Visit(values, path + ".additionalProperties");
+    return AddRule("map", "\"{\" ws ( " + pair + " (\",\" ws " + pair + ")* )? \"}\" ws");
+  }
+
   std::string Reference(const Json& schema, const std::string& path) {
     CheckKeywords(schema, path, {"$ref"});
     if (!schema["$ref"].is_string()) return Fail(path + ".$ref", "must be a string");
@@ -274,6 +317,7 @@ class Converter {
   }
 
   const Json& root_;
+  const std::string name_;
   std::map<std::string, std::string> rules_, references_;
   std::string error_;
 };
@@ -282,8 +326,19 @@ class Converter {
 
 std::string JsonGrammar() { return std::string("root ::= object\n") + kBasicRules; }
 
-Result<std::string> GrammarFromSchema(const nlohmann::ordered_json& schema) {
-  return Converter(schema).Convert();
+std::string JsonRules() { return kBasicRules; }
+
+Result<std::string> RulesFromSchema(const nlohmann::ordered_json& schema, const std::string& name,
+                                    const std::string& path) {
+  return Converter(schema, name).Convert(path);
 }
+
+Result<std::string> GrammarFromSchema(const nlohmann::ordered_json& schema) {
+  Result<std::string> rules = RulesFromSchema(schema, "root", "schema");
+  if (!rules.ok()) return rules;
+  return *rules + kBasicRules;
+}
+
+std::string GrammarLiteral(const std::string& text) { return Literal(text); }
 
 }  // namespace kvlink::server

@@ -55,6 +55,9 @@ struct ServerOptions {
   Limits limits;
   // Of requests that do not say; they can ask for less, not for more.
   SimilarPolicy similar = SimilarPolicy::kOff;
+  // Tools of requests that do not say are shown to the model with the keys of their schemas sorted,
+  // so that clients that write them in changing order share one prefix.
+  bool sort_tool_keys = false;
   // Requests that GET /kvlink/requests tells about; 0: it is not there.
   size_t recent_requests = 256;
   // What that answer says beside them, by name: parameters that whoever judges hits should know.
