@@ -1,5 +1,6 @@
 // `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -12,10 +13,12 @@
 #include "cli/command.h"
 #include "cli/doctor_facts.h"
 #include "cli/kv_budget.h"
+#include "cli/kv_events.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
 #include "cli/signal_watch.h"
 #include "cli/similar_setup.h"
+#include "cli/tier_setup.h"
 #include "engine/engine.h"
 #include "kernel/paged_attention.h"
 #include "kvlink/cache.h"
@@ -35,6 +38,8 @@ struct ServeFlags {
   double pin_budget = CacheOptions{}.pin_budget;
   std::string output_memory = "16M";
   int shutdown_grace_s = 10;
+  TierFlags tiers;
+  KvEventFlags kv_events;
   bool sort_tool_keys = false;
   bool quiet = false;
 };
@@ -78,6 +83,8 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
       ->check(CLI::IsMember({"off", "on", "strict"}))
       ->capture_default_str();
   app.add_option("--calibration", flags.calibration, kCalibrationHelp)->type_name("FILE");
+  AddTierOptions(app, flags.tiers);
+  AddKvEventOptions(app, flags.kv_events);
   app.add_option("--cow-copy-threshold", flags.cow_copy_threshold,
                  "Modified share of a shared block above which it is copied as a whole")
       ->check(CLI::Range(0.0, 1.0))
@@ -115,6 +122,13 @@ Status CheckFiles(const ServeFlags& flags) {
   if (!flags.calibration.empty() && flags.similar == "off") {
     return Status(StatusCode::kInvalidArgument, "--calibration has no effect with --similar off");
   }
+  const bool wants_tiers = !(flags.tiers.cold_dir.empty() && flags.tiers.cold_size.empty() &&
+                             flags.tiers.remote.empty());
+  if (wants_tiers && flags.sharing == "off") {
+    return Status(StatusCode::kInvalidArgument,
+                  "--cold-dir, --cold-size and --remote need --sharing exact");
+  }
+  if (const auto tiers = ReadTierFlags(flags.tiers, true); !tiers.ok()) return tiers.status();
   if (flags.similar != "off" && flags.sharing == "off") {
     return Status(StatusCode::kInvalidArgument,
                   "--similar " + flags.similar + " needs --sharing exact");
@@ -132,14 +146,19 @@ Status CheckFiles(const ServeFlags& flags) {
   return Status::Ok();
 }
 
+// How long the end may take to write out blocks.
+constexpr std::chrono::seconds kDrainPatience{10};
+
 // What is served, built from the bottom up and taken down from the top.
 struct Stack {
   std::unique_ptr<model::Model> model;
+  std::unique_ptr<events::Publisher> events;  // null: off
   std::unique_ptr<Cache> cache;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<server::Server> server;
   uint64_t kv_bytes = 0;
   int threads = 0;
+  TierOptions tiers;
   std::vector<std::pair<std::string, double>> settings;  // for kvlink doctor
 };
 
@@ -176,9 +195,18 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
     return status;
   }
   stack.settings = SettingsOf(cache_options);
-  auto cache = CreateCache(cache_options);
+  if (cache_options.sharing != Sharing::kOff) {
+    auto tiers = ReadTierFlags(flags.tiers, /*cold_by_default=*/true);
+    if (!tiers.ok()) return tiers.status();
+    cache_options.tiers = *std::move(tiers);
+  }
+  cache_options.observer = stack.events.get();
+  std::string warning;
+  auto cache = CreateTieredCache(flags.tiers, &cache_options, &warning);
   if (!cache.ok()) return cache.status();
+  if (!warning.empty()) std::fprintf(stderr, "kvlink: warning: %s\n", warning.c_str());
   stack.cache = *std::move(cache);
+  stack.tiers = cache_options.tiers;
 
   engine::EngineOptions engine_options;
   engine_options.num_threads = stack.threads;
@@ -234,6 +262,8 @@ void PrintStart(const ServeFlags& flags, const Stack& stack) {
   std::printf("  KV       %s; at most %u run at once; sharing %s\n",
               DescribeKvBytes(stack.kv_bytes, stack.model->kv_shape(), context).c_str(),
               flags.max_seqs, flags.sharing.c_str());
+  std::printf("  tiers    %s\n", DescribeTiers(stack.tiers).c_str());
+  if (stack.events) std::printf("  events   %s\n", DescribeKvEvents(*stack.events).c_str());
   std::printf("  logs     %s\n", flags.log_dir.empty() ? (flags.quiet ? "none" : "stderr")
                                                        : (flags.log_dir + "/kvlink.log").c_str());
   std::printf("  address  %s\n\n", url.c_str());
@@ -251,6 +281,9 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
   Stack stack;
   stack.threads = ChooseThreads(flags.threads);
+  auto kv_events = StartKvEvents(flags.kv_events);
+  if (!kv_events.ok()) return Fail(kv_events.status());
+  stack.events = *std::move(kv_events);
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
   if (!model.ok()) return Fail(model.status());
   stack.model = *std::move(model);
@@ -261,6 +294,11 @@ int Serve(const ServeFlags& flags) {
   PrintStart(flags, stack);
   stack.server->Run();
   signals.OnSignal([](int) {});  // it ends already; a late signal must not make that a failure
+  stack.server.reset();
+  stack.engine.reset();  // every sequence is gone: what is resident can be written out
+  if (!stack.cache->Drain(kDrainPatience)) {
+    std::fprintf(stderr, "kvlink: warning: not every block was written to its tiers in time\n");
+  }
   std::fprintf(stderr, "kvlink: stopped\n");
   return 0;
 }
