@@ -9,7 +9,7 @@
 #   ckpt             zstd OpenSSL::Crypto nlohmann_json::nlohmann_json
 #   events           kvlink_zmq
 #   server, cli      Boost::headers nlohmann_json::nlohmann_json spdlog::spdlog OpenSSL::Crypto
-#                    kvlink_prometheus CLI11::CLI11 tomlplusplus::tomlplusplus
+#                    kvlink_prometheus CLI11::CLI11 tomlplusplus::tomlplusplus PkgConfig::CAIRO
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
@@ -40,6 +40,7 @@ if(KVLINK_ENGINE)
   find_library(KVLINK_ZMQ_LIBRARY zmq REQUIRED)
   add_library(kvlink_zmq INTERFACE)
   target_link_libraries(kvlink_zmq INTERFACE ${KVLINK_ZMQ_LIBRARY})
+  pkg_check_modules(CAIRO REQUIRED IMPORTED_TARGET cairo)
   add_library(kvlink_prometheus INTERFACE)
   target_link_libraries(kvlink_prometheus INTERFACE PkgConfig::PROMETHEUS_CORE)
 endif()

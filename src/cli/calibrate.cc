@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/calibrate_experiments.h"
+#include "cli/calibrate_plots.h"
 #include "cli/calibrate_run.h"
 #include "cli/command.h"
 #include "cli/machine.h"
@@ -26,7 +28,8 @@ struct CalibrateFlags {
   int threads = 0;
   uint32_t pairs = CalibrationOptions{}.accepts, ctx = CalibrationOptions{}.context;
   uint64_t seed = 1;
-  bool quick = false, no_noise = false, quiet = false;
+  uint32_t decisive = CalibrationOptions{}.decisive;
+  bool quick = false, no_noise = false, quiet = false, experiments = false;
 };
 
 std::vector<std::string> ClassNames() {
@@ -56,6 +59,14 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
       ->delimiter(',')
       ->check(CLI::IsMember(ClassNames()))
       ->capture_default_str();
+  app.add_option("--decisive", flags.decisive,
+                 "Further pairs with an edit that decides, in which the exact answer holds the "
+                 "new fact; not with --quick")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+  app.add_flag("--experiments", flags.experiments,
+               "Also measure windows against prompt lengths, and modes of reuse against quality, "
+               "time and memory");
   app.add_option("--seed", flags.seed, "Of the pairs")->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Longest prompt; longer ones are left out")
       ->check(CLI::Range(256, 1 << 20))
@@ -66,7 +77,9 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
   app.add_option("--out", flags.out,
                  "Where to write; default: share/kvlink/<model digest>.json in this folder")
       ->type_name("FILE");
-  app.add_option("--report", flags.report, "Write a report there, as Markdown")->type_name("FILE");
+  app.add_option("--report", flags.report,
+                 "Write a report there, as Markdown, and its charts beside it as PNG")
+      ->type_name("FILE");
   app.add_flag("--quick", flags.quick, "A few pairs, to see it work; opens no class");
   app.add_flag("--no-noise", flags.no_noise, "Leave the noise floor out");
   app.add_flag("--quiet", flags.quiet, "No progress");
@@ -93,6 +106,10 @@ std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
     }
   }
   if (flags.kv_type != "auto") command += " --kv-type " + flags.kv_type;
+  if (flags.decisive != CalibrationOptions{}.decisive) {
+    command += " --decisive " + std::to_string(flags.decisive);
+  }
+  if (flags.experiments) command += " --experiments";
   if (!flags.prompts.empty()) command += " --prompts FILE";
   return command;
 }
@@ -111,6 +128,7 @@ int Calibrate(const CalibrateFlags& flags) {
   options.threads = ChooseThreads(flags.threads);
   options.seed = flags.seed;
   options.context = flags.ctx;
+  options.decisive = flags.quick ? 0 : flags.decisive;
   options.accepts = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
   for (size_t i = 0; i < options.classes.size(); ++i) {
     options.classes[i] = std::ranges::count(flags.classes, ClassNames()[i]) > 0;
@@ -148,6 +166,13 @@ int Calibrate(const CalibrateFlags& flags) {
       &figures);
   progress.reset();
   if (!measured.ok()) return Fail(measured);
+  if (flags.experiments) {
+    auto experiments = RunExperiments(**model, options, figures, [&](const std::string& what) {
+      if (!flags.quiet) std::fprintf(stderr, "experiments: %s\n", what.c_str());
+    });
+    if (!experiments.ok()) return Fail(experiments.status());
+    figures.experiments = *std::move(experiments);
+  }
   figures.cpu_s = ProcessCpuSeconds() - cpu_start;
 
   const model::ModelInfo& info = (*model)->info();
@@ -159,7 +184,10 @@ int Calibrate(const CalibrateFlags& flags) {
   const std::string out = flags.out.empty() ? "share/kvlink/" + info.digest + ".json" : flags.out;
   if (const Status status = WriteText("--out", out, text); !status.ok()) return Fail(status);
   if (!flags.report.empty()) {
-    const Status status = WriteText("--report", flags.report, CalibrationReport(info, figures));
+    const auto images = WriteCalibrationPlots(flags.report, figures);
+    if (!images.ok()) return Fail(images.status());
+    const Status status =
+        WriteText("--report", flags.report, CalibrationReport(info, figures, *images));
     if (!status.ok()) return Fail(status);
   }
   std::printf("%swritten: %s\n", CalibrationTable(figures).c_str(), out.c_str());

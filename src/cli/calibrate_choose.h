@@ -48,6 +48,10 @@ struct PairOutcome {
   // Of pairs that decide: whose fact the answers hold.
   bool exact_has_fact = false, has_fact = false, has_donor_fact = false,
        exact_has_donor_fact = false;
+  bool is_forced = false;  // the start of the answer was given
+  double exact_cpu_s = 0;  // processor time of the prompt without a donor, up to its first token
+  // The exact answer shows whose fact it follows.
+  bool is_usable() const { return exact_has_fact && !exact_has_donor_fact; }
   bool took_donor_fact() const { return has_donor_fact && !exact_has_donor_fact; }
   bool failed(double tie_gap) const {
     return trial.is_accepted() && (trial.distance.first_gap > tie_gap ||

@@ -21,6 +21,10 @@ constexpr const char* kRemarks[] = {
     "The customer asks for a friendly answer."};
 constexpr const char* kStates[] = {"shipped", "cancelled", "delivered", "packed", "returned"};
 constexpr size_t kManyEdits = 11;  // more places than verify::kFewPlaces
+// Words of a given start: so many repeated ones tell a small model to go on as the text does.
+constexpr size_t kStartWords = 24, kFewestStartWords = 8;
+constexpr size_t kShortSections = 4;  // of a short decisive text
+constexpr int kDecisivePairs = 6;     // of a group, at most
 
 template <typename Choices>
 auto Choose(const Choices& choices, base::Random& random) {
@@ -62,6 +66,13 @@ struct Head {
     return "Current time: " + clock + ". Session " + session + ".\nCustomer: " + name + ". " +
            remark + "\nOrder " + order + " is " + state + ". The security code is " + code +
            ". The customer is" + (entitled ? "" : " not") + " entitled to a refund.";
+  }
+  // Up to the fact that an edit of `kind` changes.
+  std::string Before(PairKind kind) const {
+    const std::string text = Text(), words = kind == PairKind::kCode    ? "The security code is"
+                                             : kind == PairKind::kState ? "Order " + order + " is"
+                                                                        : "The customer is";
+    return text.substr(0, text.rfind(words) + words.size());
   }
 };
 
@@ -106,6 +117,33 @@ std::string Other(const std::vector<std::string>& values, const std::string& val
   return others.empty() ? value : Choose(others, random);
 }
 
+// The text with `value(slot)` in place of every slot.
+template <typename ValueOf>
+std::string WithValues(const std::string& text, ValueOf value) {
+  std::string filled;
+  size_t from = 0;
+  for (const Slot& slot : SlotsOf(text)) {
+    filled += text.substr(from, slot.begin - from) + value(slot);
+    from = slot.end;
+  }
+  return filled + text.substr(from);
+}
+
+// The last `count` words of a text, or all of it; without the blank at its end.
+std::string LastWords(const std::string& text, size_t count) {
+  const size_t end = text.find_last_not_of(" \n") + 1;
+  size_t from = end;
+  for (size_t words = 0; from > 0; --from) {
+    const bool is_start = text[from - 1] == ' ' || text[from - 1] == '\n';
+    if (is_start && ++words == count) break;
+  }
+  return text.substr(from, end - from);
+}
+
+size_t CountWords(const std::string& text) {
+  return text.empty() ? 0 : 1 + static_cast<size_t>(std::ranges::count(text, ' '));
+}
+
 bool IsWordByte(char byte) { return std::isalnum(static_cast<unsigned char>(byte)) != 0; }
 
 }  // namespace
@@ -132,6 +170,11 @@ bool Holds(const std::string& text, const Fact& fact) {
   });
 }
 
+std::string CalibrationPair::Said(const std::string& answer) const {
+  const size_t blank = start.rfind(' ');
+  return (blank == std::string::npos ? start : start.substr(blank + 1)) + answer;
+}
+
 // One chat in the making.
 class Corpus::Draft {
  public:
@@ -150,6 +193,36 @@ class Corpus::Draft {
       system += "\n\n" + Filled(sections_[i]);
     }
     return {{"system", system, ""}, {"user", question_, ""}};
+  }
+
+  // From now on questions that decide come with the start of their answers.
+  void GiveStarts() { gives_starts_ = true; }
+  const std::string& start() const { return start_; }
+
+  void NewClock(base::Random& random) { head_.NewClock(random); }
+
+  // Chooses the value that edits of kind kField change from now on, in the first half of the rules:
+  // behind a later one there is little to reuse. False: there is none.
+  bool ChooseField(base::Random& random) {
+    std::vector<Slot> choices;
+    for (Slot& slot : AllSlots()) {
+      if (CountWords(StartOf(slot.name)) >= kFewestStartWords) choices.push_back(std::move(slot));
+    }
+    if (choices.empty()) return false;
+    choices.resize((choices.size() + 1) / 2);
+    field_ = Choose(choices, random);
+    return true;
+  }
+
+  // Asks for what an edit of `kind` decides, and gives the start of the answer.
+  void Ask(PairKind kind) {
+    const bool is_field = kind == PairKind::kField;
+    question_ = kind == PairKind::kCode ? "What is the security code? Read the record aloud."
+                : kind == PairKind::kState
+                    ? "What is the state of the order? Read the record aloud."
+                : is_field ? "What does this rule say? Read it aloud."
+                           : "Am I entitled to a refund? Read the record aloud.";
+    start_ = is_field ? StartOf(field_.name) : LastWords(head_.Before(kind), kStartWords);
   }
 
   // The edit of `kind` at `place`; the facts go into `pair`. False: this text has nothing to edit
@@ -205,17 +278,24 @@ class Corpus::Draft {
     return all;
   }
 
-  std::string Filled(const std::string& section) const {
-    std::string text;
-    size_t from = 0;
-    for (const Slot& slot : SlotsOf(section)) {
-      text += section.substr(from, slot.begin - from) + values_.at(slot.name);
-      from = slot.end;
+  // The words before a value of the rules.
+  std::string StartOf(const std::string& name) const {
+    for (const std::string& section : sections_) {
+      for (const Slot& slot : SlotsOf(section)) {
+        if (slot.name == name) {
+          return LastWords(Filled(section.substr(0, slot.begin)), kStartWords);
+        }
+      }
     }
-    return text + section.substr(from);
+    return "";
+  }
+
+  std::string Filled(const std::string& section) const {
+    return WithValues(section, [&](const Slot& slot) { return values_.at(slot.name); });
   }
 
   Fact Right() const {
+    if (gives_starts_) return {{head_.entitled ? "is entitled" : "is not entitled"}};
     if (head_.entitled) return {{"Yes", "yes", "are entitled", "is entitled"}};
     return {{"No", "no", "not entitled", "aren't entitled", "isn't entitled"}};
   }
@@ -247,7 +327,18 @@ class Corpus::Draft {
     return true;
   }
 
+  void Exchange(const Slot& slot, base::Random& random, CalibrationPair* pair) {
+    std::string& value = values_[slot.name];
+    pair->donor_fact.signs = {value};
+    value = Other(slot.values, value, random);
+    pair->fact.signs = {value};
+  }
+
   bool EditField(base::Random& random, CalibrationPair* pair) {
+    if (!field_.name.empty()) {
+      Exchange(field_, random, pair);
+      return true;
+    }
     std::vector<std::pair<Slot, std::string>> choices;
     for (Slot& slot : AllSlots()) {
       for (const Question& question : domain_.deciding) {
@@ -257,10 +348,7 @@ class Corpus::Draft {
     if (choices.empty()) return false;
     const auto [slot, question] = Choose(choices, random);
     question_ = question;
-    std::string& value = values_[slot.name];
-    pair->donor_fact.signs = {value};
-    value = Other(slot.values, value, random);
-    pair->fact.signs = {value};
+    Exchange(slot, random, pair);
     return true;
   }
 
@@ -269,68 +357,10 @@ class Corpus::Draft {
   size_t head_at_;
   Head head_;
   std::map<std::string, std::string> values_;
-  std::string question_;
+  std::string question_, start_;
+  Slot field_;  // that decides, once chosen
+  bool gives_starts_ = false;
 };
-
-Result<Corpus> Corpus::Parse(const std::string& templates, uint64_t seed) {
-  Corpus corpus;
-  corpus.random_ = base::Random(seed);
-  std::istringstream in(templates);
-  std::string paragraph;
-  bool is_common = false, starts_domain = false;
-  size_t number = 0;
-  const auto end_paragraph = [&] {
-    if (paragraph.empty()) return;
-    if (is_common) {
-      corpus.passages_.push_back(std::move(paragraph));
-    } else if (starts_domain) {
-      corpus.domains_.back().introduction = std::move(paragraph);
-    } else {
-      corpus.domains_.back().sections.push_back(std::move(paragraph));
-    }
-    paragraph.clear();
-    starts_domain = false;
-  };
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    const auto bad = [&](const std::string& why) {
-      return Status(StatusCode::kInvalidArgument,
-                    "templates, line " + std::to_string(number) + ": " + why);
-    };
-    if (line.starts_with("= ")) {
-      end_paragraph();
-      is_common = line == "= +";
-      starts_domain = !is_common;
-      if (starts_domain) corpus.domains_.push_back({line.substr(2), "", {}, {}, {}});
-      continue;
-    }
-    if (!line.empty() && corpus.domains_.empty()) return bad("text before the first domain");
-    if (line.starts_with("? ")) {
-      const size_t colon = line.find(": ");
-      if (colon == std::string::npos) return bad("a question that decides names its slot");
-      corpus.domains_.back().deciding.push_back(
-          {line.substr(2, colon - 2), line.substr(colon + 2)});
-    } else if (line.starts_with("* ")) {
-      corpus.domains_.back().others.push_back({"", line.substr(2)});
-    } else if (line.empty()) {
-      end_paragraph();
-    } else {
-      paragraph += (paragraph.empty() ? "" : " ") + line;
-    }
-  }
-  end_paragraph();
-  for (const Domain& domain : corpus.domains_) {
-    if (domain.sections.size() < 4 || domain.others.empty()) {
-      return Status(StatusCode::kInvalidArgument, "templates: '" + domain.name +
-                                                      "' has fewer than four sections, or no "
-                                                      "question that decides nothing");
-    }
-  }
-  if (corpus.domains_.empty() || corpus.passages_.empty()) {
-    return Status(StatusCode::kInvalidArgument, "templates: no domain, or no passages");
-  }
-  return corpus;
-}
 
 CalibrationGroup Corpus::Next() {
   const size_t number = num_groups_++;
@@ -371,6 +401,60 @@ CalibrationGroup Corpus::Next() {
     group.pairs.push_back(std::move(pair));
   }
   return group;
+}
+
+CalibrationGroup Corpus::NextDecisive() {
+  const size_t number = num_decisive_++;
+  constexpr PairKind kKinds[] = {PairKind::kCode, PairKind::kState, PairKind::kNegation,
+                                 PairKind::kField};
+  const PairKind kind = kKinds[number % std::size(kKinds)];
+  const size_t round = number / std::size(kKinds);
+  const Domain& domain = domains_[round % domains_.size()];
+  const size_t length = number % 3;
+  const auto place = length == 0 ? EditPlace::kEarly : static_cast<EditPlace>(round % 3);
+  std::vector<std::string> sections = domain.sections;
+  if (length == 0) sections.resize(std::min(sections.size(), kShortSections));
+  if (length == 2) sections.insert(sections.end(), passages_.begin(), passages_.end());
+  const size_t head_at = static_cast<size_t>(place) * sections.size() * 3 / 8;
+  Draft draft(domain, std::move(sections), head_at, NewHead(random_), random_);
+  draft.GiveStarts();
+  if (!draft.ChooseField(random_) && kind == PairKind::kField) return {draft.Messages(), {}, ""};
+  if (round % 2 == 0) draft.Ask(kind);  // else the donor was asked something else
+
+  CalibrationGroup group{draft.Messages(), {}, draft.start()};
+  for (int i = 0; i < kDecisivePairs; ++i) {
+    CalibrationPair pair;
+    pair.kind = kind;
+    pair.place = place;
+    Draft other = draft;
+    // In a short text two edits near the head change what everything saw.
+    if (i % 2 == 1 && length != 0) other.NewClock(random_);
+    if (!other.Edit(kind, place, passages_, random_, &pair)) continue;
+    other.Ask(kind);
+    pair.messages = other.Messages();
+    pair.start = other.start();
+    const auto same = [&](const std::vector<model::ChatMessage>& messages) {
+      return messages.front().content == pair.messages.front().content;
+    };
+    const bool is_there = std::ranges::any_of(
+        group.pairs, [&](const CalibrationPair& before) { return same(before.messages); });
+    if (same(group.donor) || is_there || pair.fact.signs == pair.donor_fact.signs) continue;
+    group.pairs.push_back(std::move(pair));
+  }
+  return group;
+}
+
+std::vector<std::string> Corpus::Texts() const {
+  std::vector<std::string> texts = passages_;
+  for (const Domain& domain : domains_) {
+    texts.insert(texts.end(), domain.sections.begin(), domain.sections.end());
+  }
+  for (std::string& text : texts) {
+    text = WithValues(text, [](const Slot& slot) {
+      return slot.values.empty() ? std::string() : slot.values.front();
+    });
+  }
+  return texts;
 }
 
 std::vector<CalibrationGroup> GroupsOf(const Workload& prompts, uint64_t seed) {

@@ -5,8 +5,10 @@
 //
 // The head holds a clock, a session, a customer, an order's state, a code and a right; it stands
 // at the start, in the middle or three quarters down. An edit that decides changes a fact that the
-// second chat asks for, so that its answer shows whose fact the model saw. Same seed, same pairs.
-// Texts: calibrate_text.cc, or the user's own prompts.
+// second chat asks for, so that its answer shows whose fact the model saw. A small model seldom
+// answers with the fact by itself: decisive groups give the start of the answer, the words before
+// the fact as they stand in the prompt, behind which it goes on with the fact it sees. Same seed,
+// same pairs. Texts: calibrate_text.cc, or the user's own prompts.
 #pragma once
 
 #include <cstdint>
@@ -49,12 +51,18 @@ struct CalibrationPair {
   EditPlace place = EditPlace::kEarly;
   std::vector<model::ChatMessage> messages;
   Fact fact, donor_fact;  // when the edit decides
+  std::string start;      // of the answer, given to the model; empty: it begins by itself
+
+  // `answer` as it is looked at: behind the last word of what it was given to start with, for a
+  // fact may lie across ("is" "not entitled").
+  std::string Said(const std::string& answer) const;
 };
 
 // A donor and the chats that are derived from it.
 struct CalibrationGroup {
   std::vector<model::ChatMessage> donor;
   std::vector<CalibrationPair> pairs;
+  std::string start;  // of the donor's answer
 };
 
 // Does `text` hold the fact, as words of their own?
@@ -67,7 +75,14 @@ class Corpus {
 
   // The next group: domains, lengths and places take turns.
   CalibrationGroup Next();
+  // A group of edits of one kind that decide, with the starts of the answers given: kinds, short
+  // and long texts take turns. Every second round the donor was asked the same with the same start,
+  // so that its last rows hold the old answer; every second pair of a long text has another clock
+  // as well.
+  CalibrationGroup NextDecisive();
   size_t num_domains() const { return domains_.size(); }
+  // All sections and passages, with the first of each slot's values.
+  std::vector<std::string> Texts() const;
 
  private:
   struct Question {
@@ -83,7 +98,7 @@ class Corpus {
   std::vector<Domain> domains_;
   std::vector<std::string> passages_;
   base::Random random_{0};
-  size_t num_groups_ = 0;
+  size_t num_groups_ = 0, num_decisive_ = 0;
 };
 
 // Groups of a user's first turns: each prompt is the donor of itself behind another clock, and of

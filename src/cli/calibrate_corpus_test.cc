@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -72,6 +73,44 @@ TEST(Corpus, AnEditThatDecidesPutsItsFactIntoOneTextAndTheDonorsIntoTheOther) {
     }
   }
   EXPECT_EQ(seen.size(), 4u);
+}
+
+TEST(Corpus, ADecisiveAnswerGoesOnBehindItsStartAsThePromptDoes) {
+  auto corpus = Corpus::Parse(CalibrationTemplates(), 1);
+  ASSERT_TRUE(corpus.ok());
+  std::set<PairKind> kinds;
+  int donors_asked = 0;
+  size_t shortest = ~size_t{0}, longest = 0;
+  for (int i = 0; i < 48; ++i) {
+    const CalibrationGroup group = corpus->NextDecisive();
+    const std::string donor = SystemOf(group.donor);
+    donors_asked += group.start.empty() ? 0 : 1;
+    EXPECT_FALSE(group.pairs.empty());
+    for (const CalibrationPair& pair : group.pairs) {
+      kinds.insert(pair.kind);
+      const std::string system = SystemOf(pair.messages);
+      shortest = std::min(shortest, system.size());
+      longest = std::max(longest, system.size());
+      // What the text says behind the start holds the one fact, and the donor's text the other.
+      // (The donor's words may have another clock: their end stands there, too.)
+      constexpr size_t kNear = 24, kEnd = 40;
+      const std::string end =
+          pair.start.substr(pair.start.size() - std::min(pair.start.size(), kEnd));
+      const size_t at = system.find(pair.start), donor_at = donor.find(end);
+      ASSERT_NE(at, std::string::npos) << pair.start;
+      ASSERT_NE(donor_at, std::string::npos) << pair.start;
+      EXPECT_EQ(system.find(pair.start, at + 1), std::string::npos) << "twice: " << pair.start;
+      const std::string said = pair.Said(system.substr(at + pair.start.size(), kNear));
+      const std::string donor_said = pair.Said(donor.substr(donor_at + end.size(), kNear));
+      EXPECT_TRUE(Holds(said, pair.fact)) << pair.start << "|" << said;
+      EXPECT_TRUE(Holds(donor_said, pair.donor_fact)) << pair.start << "|" << donor_said;
+      EXPECT_FALSE(Holds(said, pair.donor_fact)) << pair.start << "|" << said;
+      EXPECT_NE(pair.fact.signs, pair.donor_fact.signs);
+    }
+  }
+  EXPECT_EQ(kinds.size(), 4u);
+  EXPECT_EQ(donors_asked, 24) << "every second donor was asked the same";
+  EXPECT_LT(2 * shortest, longest) << "short and long texts";
 }
 
 TEST(Corpus, TheSameSeedMakesTheSamePairs) {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/bench_report.h"
+#include "cli/calibrate_decisive.h"
 #include "verify/error_bound.h"
 
 namespace kvlink::cli {
@@ -93,7 +94,7 @@ std::string KindTable(const CalibrationFigures& figures) {
   for (size_t kind = 0; kind < static_cast<size_t>(PairKind::kCount); ++kind) {
     for (size_t place = 0; place < static_cast<size_t>(EditPlace::kCount); ++place) {
       const Sums sums = SumOf(outcomes, [&](const PairOutcome& outcome) {
-        return static_cast<size_t>(outcome.kind) == kind &&
+        return static_cast<size_t>(outcome.kind) == kind && !outcome.is_forced &&
                static_cast<size_t>(outcome.place) == place;
       });
       if (sums.pairs == 0) continue;
@@ -104,6 +105,13 @@ std::string KindTable(const CalibrationFigures& figures) {
           DistanceCells(Summarise(sums.distances)).c_str());
     }
   }
+  const Sums forced = SumOf(outcomes, [](const PairOutcome& outcome) { return outcome.is_forced; });
+  if (forced.pairs > 0) {
+    text += Format("| decides, start given | all | %zu | %zu | %zu | %s | %s |\n", forced.pairs,
+                   forced.planned, forced.accepted,
+                   Percent(forced.computed, static_cast<double>(forced.planned)).c_str(),
+                   DistanceCells(Summarise(forced.distances)).c_str());
+  }
   for (const bool shifted : {false, true}) {
     const Sums sums = SumOf(outcomes, [&](const PairOutcome& outcome) {
       return outcome.trial.was_planned && outcome.trial.is_shifted == shifted;
@@ -112,35 +120,6 @@ std::string KindTable(const CalibrationFigures& figures) {
                    sums.pairs, sums.planned, sums.accepted,
                    Percent(sums.computed, static_cast<double>(sums.planned)).c_str(),
                    DistanceCells(Summarise(sums.distances)).c_str());
-  }
-  return text;
-}
-
-std::string DecidingTable(const CalibrationFigures& figures) {
-  std::string text =
-      "| edit | pairs | exact answer holds the new fact | of those accepted | new fact | donor's "
-      "fact | neither | not accepted |\n|---|---|---|---|---|---|---|---|\n";
-  for (size_t i = 0; i < static_cast<size_t>(PairKind::kCount); ++i) {
-    const auto kind = static_cast<PairKind>(i);
-    if (!Decides(kind)) continue;
-    size_t pairs = 0, used = 0, accepted = 0, fresh = 0, stale = 0, neither = 0;
-    for (const PairOutcome& outcome : figures.outcomes[figures.choice.setting]) {
-      if (outcome.kind != kind) continue;
-      ++pairs;
-      if (!outcome.exact_has_fact) continue;
-      ++used;
-      if (!outcome.trial.is_accepted()) continue;
-      ++accepted;
-      if (outcome.took_donor_fact()) {
-        ++stale;
-      } else if (outcome.has_fact) {
-        ++fresh;
-      } else {
-        ++neither;
-      }
-    }
-    text += Format("| %s | %zu | %zu | %zu | %zu | %zu | %zu | %zu |\n", PairKindName(kind), pairs,
-                   used, accepted, fresh, stale, neither, used - accepted);
   }
   return text;
 }
@@ -225,10 +204,11 @@ std::string CalibrationTable(const CalibrationFigures& figures) {
                    Percent(sums.computed, static_cast<double>(sums.planned)).c_str(),
                    summary.mean_kl, 100 * summary.top1);
   }
-  return text;
+  return text + DecisiveLine(figures.outcomes[figures.choice.setting]);
 }
 
-std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures) {
+std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures,
+                              const std::vector<ReportImage>& images) {
   const CalibrationSetting& chosen = figures.ladder[figures.choice.setting];
   std::string text = "# Calibration of " + info.name + " (" + info.weight_type + ")\n\n";
   text += Format(
@@ -269,6 +249,9 @@ std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFig
         figures.noise_name.c_str(), figures.noise.size(),
         DistanceCells(Summarise(figures.noise)).c_str());
   }
+  for (const ReportImage& image : images) {
+    text += "![" + image.caption + "](" + image.file + ")\n\n";
+  }
   text += "## Settings and classes\n\nStrictest first; a class leaves at its first failure.\n\n" +
           SettingList(figures) + "\n" + kClassHead;
   for (size_t setting = 0; setting < figures.ladder.size(); ++setting) {
@@ -277,9 +260,14 @@ std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFig
     }
   }
   text += "\n## Kinds of edits at the chosen setting\n\n" + KindTable(figures);
-  text += "\n## Edits that decide\n\nThe second prompt asks for the fact that was edited.\n\n" +
-          DecidingTable(figures);
+  text +=
+      "\n## Edits that decide\n\nThe second prompt asks for the fact that was edited. Where the "
+      "answer's start is given, the model goes on behind words that stand before the fact in the "
+      "prompt, so that even a small one shows which fact it sees; some of the donors were asked "
+      "the same question. All these pairs count as trials of their classes, too.\n\n" +
+      DecisiveSection(figures.outcomes[figures.choice.setting]);
   text += "\n## Refused\n\n" + ReasonTable(figures);
+  text += figures.experiments;
   text +=
       "\n## What a closed class means\n\nRequests of a closed class are answered exactly "
       "(reason cluster_closed); they cost what exact reuse costs. More pairs tighten the bound "

@@ -29,10 +29,17 @@ struct CalibrationFigures {
   double prefill_us_per_row = 0;
   double cpu_s = 0;
   uint64_t seed = 0;
-  std::string command;  // that makes the report again
+  std::string command;      // that makes the report again
+  std::string experiments;  // a section of the report; empty: none were made
 };
 
-std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures);
+// A picture that lies beside the report.
+struct ReportImage {
+  std::string file, caption;
+};
+
+std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures,
+                              const std::vector<ReportImage>& images);
 
 // The table of classes at the chosen setting, for the terminal.
 std::string CalibrationTable(const CalibrationFigures& figures);

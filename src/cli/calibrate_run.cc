@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kClasses = static_cast<size_t>(EditClass::kCount);
 // When a class stays rare: so many groups, and tries of the class, an accept at most.
 constexpr uint64_t kMostGroups = 2, kMostTries = 4;
+// Decisive pairs are tried at most so many times as often as they are wanted.
+constexpr uint64_t kMostDecisive = 4;
 
 class Calibration {
  public:
@@ -37,11 +39,17 @@ class Calibration {
     if (Status status = CreateCaches(corpus->Next()); !status.ok()) return status;
 
     for (const CalibrationGroup& group : GroupsOf(options_.own, options_.seed)) {
-      if (Status status = TryGroup(group); !status.ok()) return status;
+      if (Status status = TryGroup(group, /*is_decisive=*/false); !status.ok()) return status;
     }
     const uint64_t most_groups = kMostGroups * options_.accepts;
     for (uint64_t i = 0; i < most_groups && ShareDone() < 1; ++i) {
-      if (Status status = TryGroup(corpus->Next()); !status.ok()) return status;
+      if (Status status = TryGroup(corpus->Next(), false); !status.ok()) return status;
+    }
+    for (uint64_t i = 0;
+         usable_ < options_.decisive && decisive_tried_ < kMostDecisive * options_.decisive &&
+         i < kMostDecisive * options_.decisive;
+         ++i) {
+      if (Status status = TryGroup(corpus->NextDecisive(), true); !status.ok()) return status;
     }
     if (!gap_shifts_.empty()) figures_.tie_gap = Percentile(gap_shifts_, kTieShare);
     for (CalibrationSetting& setting : figures_.ladder) setting.options.tie_gap = figures_.tie_gap;
@@ -54,10 +62,12 @@ class Calibration {
   }
 
  private:
-  Result<std::vector<TokenId>> TokensOf(const std::vector<model::ChatMessage>& messages) const {
+  // `start` of the answer: the model goes on behind it.
+  Result<std::vector<TokenId>> TokensOf(const std::vector<model::ChatMessage>& messages,
+                                        const std::string& start) const {
     const auto text = model_.tokenizer().ApplyChatTemplate(messages, "", true);
     if (!text.ok()) return text.status();
-    return model_.tokenizer().Encode(*text, true, true);
+    return model_.tokenizer().Encode(*text + start, true, true);
   }
 
   Result<std::unique_ptr<Cache>> NewCache(const model::Model& model,
@@ -86,7 +96,7 @@ class Calibration {
     auto exact = NewCache(model_, SimilarOptions{});
     if (!exact.ok()) return exact.status();
     exact_ = *std::move(exact);
-    auto tokens = TokensOf(group.donor);
+    auto tokens = TokensOf(group.donor, group.start);
     if (!tokens.ok()) return tokens.status();
     for (int round = 0; round < 2; ++round) {  // the first faults the weights in
       exact_->Clear();
@@ -124,8 +134,8 @@ class Calibration {
     return std::min(done, 1.0);
   }
 
-  Status TryGroup(const CalibrationGroup& group) {
-    auto donor = TokensOf(group.donor);
+  Status TryGroup(const CalibrationGroup& group, bool is_decisive) {
+    auto donor = TokensOf(group.donor, group.start);
     if (!donor.ok()) return donor.status();
     if (donor->size() + kForced > options_.context) return Status::Ok();
     exact_->Clear();
@@ -134,28 +144,45 @@ class Calibration {
     if (Status status = Lend(*runner_, *similar_.back(), *donor); !status.ok()) return status;
     bool is_lent = false;
     for (const CalibrationPair& pair : group.pairs) {
-      auto tokens = TokensOf(pair.messages);
+      if (is_decisive && usable_ >= options_.decisive) break;
+      auto tokens = TokensOf(pair.messages, pair.start);
       if (!tokens.ok()) return tokens.status();
       if (tokens->size() + kForced > options_.context) continue;
       const SimilarTrial foreseen = Foresee(*similar_.back(), *tokens);
       if (!foreseen.was_planned) {
         for (auto& outcomes : figures_.outcomes) {
           outcomes.push_back({pair.kind, pair.place, foreseen});
+          outcomes.back().is_forced = is_decisive;
         }
         continue;
       }
       const auto edit = static_cast<size_t>(foreseen.edit);
-      if (IsDone(edit)) continue;
-      ++tried_[edit];
+      if (is_decisive ? !options_.classes[edit] : IsDone(edit)) continue;
+      if (!is_decisive) ++tried_[edit];
       for (size_t i = 0; !is_lent && i + 1 < similar_.size(); ++i) {
         if (Status status = Lend(*runner_, *similar_[i], *donor); !status.ok()) return status;
       }
       is_lent = true;
       if (Status status = TryPair(pair, *tokens); !status.ok()) return status;
-      accepted_[edit] += figures_.outcomes.front().back().trial.is_accepted() ? 1 : 0;
-      progress_(ShareDone(), std::to_string(figures_.outcomes.front().size()) + " pairs");
+      const PairOutcome& strictest = figures_.outcomes.front().back();
+      if (is_decisive) {
+        ++decisive_tried_;
+        usable_ += strictest.is_usable() ? 1 : 0;
+      } else {
+        accepted_[edit] += strictest.trial.is_accepted() ? 1 : 0;
+      }
+      Report();
     }
     return Status::Ok();
+  }
+
+  void Report() const {
+    const double decisive =
+        options_.decisive == 0 ? 0 : static_cast<double>(usable_) / options_.decisive;
+    const double share = options_.decisive == 0 ? ShareDone() : 0.8 * ShareDone() + 0.2 * decisive;
+    std::string note = std::to_string(figures_.outcomes.front().size()) + " pairs";
+    if (usable_ > 0) note += ", " + std::to_string(usable_) + " that decide";
+    progress_(std::min(share, 1.0), note);
   }
 
   Status TryPair(const CalibrationPair& pair, std::span<const TokenId> tokens) {
@@ -170,11 +197,15 @@ class Calibration {
       auto trial = TrySimilar(*runner_, *similar_[i], tokens, *exact, Decides(pair.kind));
       if (!trial.ok()) return trial.status();
       PairOutcome outcome{pair.kind, pair.place, *std::move(trial)};
+      outcome.is_forced = !pair.start.empty();
+      outcome.exact_cpu_s =
+          exact->row_cpu_s * (outcome.trial.prompt_rows - outcome.trial.exact_rows);
       if (Decides(pair.kind)) {
-        outcome.exact_has_fact = Holds(answer, pair.fact);
-        outcome.exact_has_donor_fact = Holds(answer, pair.donor_fact);
-        outcome.has_fact = Holds(outcome.trial.answer, pair.fact);
-        outcome.has_donor_fact = Holds(outcome.trial.answer, pair.donor_fact);
+        const std::string own = pair.Said(outcome.trial.answer);
+        outcome.exact_has_fact = Holds(pair.Said(answer), pair.fact);
+        outcome.exact_has_donor_fact = Holds(pair.Said(answer), pair.donor_fact);
+        outcome.has_fact = Holds(own, pair.fact);
+        outcome.has_donor_fact = Holds(own, pair.donor_fact);
       }
       figures_.outcomes[i].push_back(std::move(outcome));
     }
@@ -212,6 +243,8 @@ class Calibration {
   std::vector<std::unique_ptr<Cache>> similar_;  // by setting
   std::vector<double> gap_shifts_;               // of the noise floor
   std::array<uint32_t, kClasses> tried_{}, accepted_{};
+  uint32_t usable_ = 0;  // of the pairs that decide, with their starts given
+  uint64_t decisive_tried_ = 0;
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ struct CalibrationOptions {
   // Pairs of a class are tried until the strictest setting has accepted so many of them.
   uint32_t accepts = 80;
   std::array<bool, static_cast<size_t>(EditClass::kCount)> classes = {true, true, true, true};
+  // Pairs with an edit that decides, in which the exact answer, whose start is given, holds the new
+  // fact: tried after all others until there are so many.
+  uint32_t decisive = 100;
   uint32_t noise_pairs = 60;               // exact runs for the noise floor; 0: none
   uint32_t context = 2048;                 // longer prompts are left out
   Workload own;                            // the user's prompts; tried first

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "cli/divergence.h"
+#include "cli/machine.h"
 
 namespace kvlink::cli {
 namespace {
@@ -34,6 +35,12 @@ std::vector<uint32_t> PositionsToRun(const Sequence& sequence, size_t prompt_siz
     for (uint32_t i = 0; i < range.num_rows; ++i) positions.push_back(range.position + i);
   }
   return positions;
+}
+
+// Bytes of the pages that are not free.
+uint64_t HeldBytes(const Cache& cache) {
+  const CacheStats stats = cache.Stats();
+  return (stats.total_pages - stats.free_pages) * stats.page_bytes;
 }
 
 std::string GreedyAnswer(const model::Tokenizer& tokenizer, std::span<const TokenId> tokens) {
@@ -132,9 +139,13 @@ Result<ExactRun> RunExactly(PromptRunner& runner, Cache& cache, std::span<const 
   const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOff);
   auto sequence = cache.Begin(request, cache.Lookup(request));
   if (!sequence.ok()) return sequence.status();
+  const double start_s = ProcessCpuSeconds();
+  const uint64_t rows_before = runner.rows_run();
   auto logits = runner.RunPrompt(**sequence, prompt);
   if (!logits.ok()) return logits.status();
   ExactRun run;
+  run.row_cpu_s =
+      (ProcessCpuSeconds() - start_s) / static_cast<double>(runner.rows_run() - rows_before);
   run.logits = *std::move(logits);
   run.tokens.push_back(Likeliest(run.logits));
   while (run.tokens.size() < kForced) {
@@ -177,6 +188,8 @@ SimilarTrial Foresee(const Cache& cache, std::span<const TokenId> prompt) {
   if (!plan.similar) return trial;
   trial.was_planned = true;
   trial.edit = plan.similar->edit;
+  trial.compute_share = plan.similar->selection.compute_share;
+  trial.modified_share = plan.similar->selection.modified_share;
   trial.mask_similarity = plan.similar->mask_similarity;
   for (const ReuseSpan& span : plan.similar->spans) trial.is_shifted |= span.shift() != 0;
   return trial;
@@ -187,6 +200,8 @@ Result<SimilarTrial> TrySimilar(PromptRunner& runner, Cache& cache, std::span<co
   SimilarTrial trial = Foresee(cache, prompt);
   if (!trial.was_planned) return trial;
   const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOn);
+  const uint64_t bytes_before = HeldBytes(cache);
+  const double start_s = ProcessCpuSeconds();
   auto begun = cache.Begin(request, cache.Lookup(request));
   if (!begun.ok()) return begun.status();
   Sequence& sequence = **begun;
@@ -208,6 +223,8 @@ Result<SimilarTrial> TrySimilar(PromptRunner& runner, Cache& cache, std::span<co
     trial.was_enlarged |= verdict.action == Verdict::Action::kEnlarge;
   }
   trial.reason = verdict.reason;
+  trial.cpu_s = ProcessCpuSeconds() - start_s;
+  trial.added_bytes = HeldBytes(cache) - std::min(bytes_before, HeldBytes(cache));
   if (verdict.action == Verdict::Action::kFallBack) return trial;
 
   auto rest = runner.Force(sequence, std::span(exact.tokens).first(kForced - 1));

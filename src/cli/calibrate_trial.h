@@ -49,6 +49,7 @@ class PromptRunner {
 struct ExactRun {
   std::vector<TokenId> tokens;  // [kForced]; what an end of generation would be followed by, too
   std::vector<float> logits;    // [kForced, vocabulary]; row i is what token i was taken from
+  double row_cpu_s = 0;         // processor time of the prompt, a row that ran
   std::span<const float> row(uint32_t i, uint32_t vocab) const {
     return std::span(logits).subspan(size_t{i} * vocab, vocab);
   }
@@ -78,8 +79,13 @@ struct SimilarTrial {
   double mask_similarity = 0;
   uint32_t prompt_rows = 0, exact_rows = 0;
   uint32_t computed_rows = 0;  // on donor's rows: those of an enlarged selection again
-  Distance distance;           // when accepted
-  std::string answer;          // kForced greedy tokens of its own; when accepted and asked for
+  double cpu_s = 0;            // processor time up to the verdict
+  // Of the plan, of (layer, row) behind the exact rows: what runs, what is written over the
+  // donor's.
+  double compute_share = 0, modified_share = 0;
+  uint64_t added_bytes = 0;  // of KV: pages beside the donor's, up to the verdict
+  Distance distance;         // when accepted
+  std::string answer;        // kForced greedy tokens of its own; when accepted and asked for
   bool is_accepted() const { return was_planned && reason == SimilarReason::kNone; }
   // Of the rows that exact reuse would compute.
   double computed_share() const {

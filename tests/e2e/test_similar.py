@@ -175,6 +175,9 @@ def test_a_quick_calibration_opens_nothing_and_serve_takes_its_file(quick, tmp_p
     made, report, printed = quick
     assert "open: none" in printed  # so few pairs prove nothing
     assert report.startswith("# Calibration of ")
+    for chart in ("quick-kl.png", "quick-refused.png", "quick-ttft.png"):
+        assert f"]({chart})" in report
+        assert (made.parent / chart).read_bytes().startswith(b"\x89PNG")
     running = Server(tmp_path / "log", "--similar", "on", "--calibration", str(made))
     try:
         ask(running, head())
