@@ -11,8 +11,10 @@
 //     F16    2 bytes  1  none
 //     BF16   2 bytes  2  none
 //     Q8_0   int8     4  F16, one a token, head, and K or V: the value is element * scale
-// No scale covers two tokens, so that appending changes no older row. K is rotated (RoPE applied)
-// for the position at which it was computed; V has no position.
+// Behind the tiles lie the rows' checkpoints, `checkpoint_bytes` each, where a mode of similar
+// reuse needs them: the residual stream at some layers, as F16. No scale covers two tokens, so that
+// appending changes no older row. K is rotated (RoPE applied) for the position at which it was
+// computed; V has no position.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +41,7 @@ struct KvShape {
   uint32_t head_dim = 0;           // of K and of V; a multiple of 8
   uint32_t tokens_per_block = 32;  // power of two, 8 to 128
   KvType type = KvType::kF16;
+  uint32_t checkpoint_bytes = 0;  // of one row
 
   constexpr size_t element_bytes() const { return type == KvType::kQ8_0 ? 1 : 2; }
   constexpr size_t scale_bytes() const { return type == KvType::kQ8_0 ? 2 : 0; }
@@ -59,10 +62,20 @@ struct KvShape {
   }
 
   constexpr size_t layer_bytes() const { return tile_bytes() * num_kv_heads; }
-  constexpr size_t page_bytes() const { return layer_bytes() * num_layers; }
+  constexpr size_t checkpoints_offset() const { return layer_bytes() * num_layers; }
+  constexpr size_t page_bytes() const {
+    const size_t checkpoints = size_t{checkpoint_bytes} * tokens_per_block;
+    return checkpoints_offset() +
+           (checkpoints + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+  }
   constexpr size_t token_bytes() const { return page_bytes() / tokens_per_block; }
   constexpr size_t TileOffset(uint32_t layer, uint32_t kv_head) const {
     return layer * layer_bytes() + kv_head * tile_bytes();
+  }
+  // The same K and V, whatever lies beside them.
+  constexpr bool SameKv(KvShape other) const {
+    other.checkpoint_bytes = checkpoint_bytes;
+    return *this == other;
   }
   bool operator==(const KvShape&) const = default;
 };

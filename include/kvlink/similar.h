@@ -102,6 +102,24 @@ struct Selection {
   double modified_share = 0;
 };
 
+// Layers [first_layer, end_layer) that run next, for these rows (Sequence::NextBand). A row that
+// did not run in the layers before begins with its token, or with the donor's residual stream.
+struct LayerBand {
+  uint32_t first_layer = 0, end_layer = 0;
+  std::vector<Selection::Range> rows;
+  bool writes_next = false;  // K and V of end_layer are written, too
+};
+
+// What an engine saw of a prompt's last rows (Sequence::observed_rows) while it ran them: of a
+// donor to be, for who borrows from it; of who borrows, to be compared with the donor's.
+struct PromptTail {
+  // [prompt tokens]: attention that each row got from the observed ones, mean over heads and
+  // layers. Empty: not measured.
+  std::vector<float> received;
+  // Of the prompt's last nll.size() tokens: how unlikely each was after those before it, in nats.
+  std::vector<float> nll;
+};
+
 // What an engine measured while it ran the selected rows; the input of the backward check.
 struct Evidence {
   bool finite = true;          // all logits that were looked at

@@ -50,12 +50,15 @@ struct SimilarOptions {
   uint32_t seam_reach = 8;           //   so many times as far
   uint32_t shifted_seam_rows = 16;   // instead of seam_rows where the rows that follow are shifted
   uint32_t tail_rows = 32;           // at the end of the prompt
-  double note_share = 0.05;          // strongest receivers of the donor's tail attention,
-  uint32_t min_notes = 32;           //   at least so many
+  double note_share = 0.01;          // strongest receivers of the donor's tail attention,
+  uint32_t min_notes = 16;           //   at least so many
   double compute_share = 0.30;       // of the rows: the budget of kLayered, kBlend and kAnchored
   double seam_compute_share = 0.15;  // of the spans' rows: the most that kSeam adds notes up to
   double deviation_exponent = 0.5;   // score of a row: attention * deviation ^ this
   uint32_t close_gap = 4;            // gaps between selected rows up to this are selected, too
+
+  // Last rows of a prompt whose attention and likelihood are recorded, of donors and of borrowers.
+  uint32_t observed_rows = 8;
 
   // Backward check. Nats.
   double max_nll_increase = 0.5;

@@ -26,6 +26,7 @@ void CopyPageRows(const KvShape& shape, const std::byte* from, std::byte* to, ui
       copy(tile + shape.v_scales_offset(), shape.scale_bytes());
     }
   }
+  copy(shape.checkpoints_offset(), shape.checkpoint_bytes);
 }
 
 void CopyRow(const KvShape& shape, const KvRowView<std::byte>& from,
@@ -56,6 +57,16 @@ void CopyRows(const KvShape& shape, const BlockView& from, const BlockView& to, 
         const auto target = KvRowOf(shape, to, layer, head, row);
         if (source.k != target.k) CopyRow(shape, source, target);  // else both read the base's row
       }
+    }
+  }
+}
+
+void CopyRow(const KvShape& shape, const BlockView& from, uint32_t from_row, const BlockView& to,
+             uint32_t to_row) {
+  for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+      CopyRow(shape, KvRowOf(shape, from, layer, head, from_row),
+              KvRowOf(shape, to, layer, head, to_row));
     }
   }
 }

@@ -11,8 +11,12 @@ namespace kvlink::cache {
 
 // Rows [first_row, first_row + num_rows) of `from` into the same rows of `to`.
 // Requires: where `to` is a difference, it has a cell for each of these rows, or shares `from`'s
-// page.
+// page; between two pages the rows' checkpoints come along.
 void CopyRows(const KvShape& shape, const BlockView& from, const BlockView& to, uint32_t first_row,
               uint32_t num_rows);
+
+// One row's K and V to any row of another block.
+void CopyRow(const KvShape& shape, const BlockView& from, uint32_t from_row, const BlockView& to,
+             uint32_t to_row);
 
 }  // namespace kvlink::cache

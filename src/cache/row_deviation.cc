@@ -7,19 +7,12 @@
 #include <cstring>
 #include <limits>
 
+#include "cache/half.h"
+
 namespace kvlink::cache {
 namespace {
 
 constexpr uint32_t kChunk = 64;
-
-// Shifted into the place of a float's exponent and mantissa, a half is too small by 2^112;
-// subnormals come out right, infinity and NaN as large numbers, so these are put back.
-float FromF16(uint16_t half) {
-  const float magnitude = std::bit_cast<float>(uint32_t{half & 0x7fffu} << 13) * 0x1p112f;
-  const uint32_t special = (half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0;
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | special | sign);
-}
 
 float FromBF16(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
@@ -49,33 +42,53 @@ void DecodeValues(const KvShape& shape, const KvRowView<std::byte>& row, uint32_
   }
 }
 
+struct SquareSums {
+  double changed = 0, all = 0;
+
+  double Ratio() const {
+    if (changed == 0) return 0;
+    return all > 0 ? std::sqrt(changed / all) : std::numeric_limits<double>::infinity();
+  }
+};
+
+void AddLayer(const KvShape& shape, uint32_t layer, const BlockView& a, uint32_t row_a,
+              const BlockView& b, uint32_t row_b, SquareSums* sums) {
+  std::array<float, kChunk> va, vb;
+  for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+    const auto place_a = KvRowOf(shape, a, layer, head, row_a);
+    const auto place_b = KvRowOf(shape, b, layer, head, row_b);
+    for (uint32_t first = 0; first < shape.head_dim; first += kChunk) {
+      const uint32_t count = std::min(kChunk, shape.head_dim - first);
+      DecodeValues(shape, place_a, first, count, va.data());
+      DecodeValues(shape, place_b, first, count, vb.data());
+      float chunk_changed = 0, chunk_all = 0;
+      for (uint32_t i = 0; i < count; ++i) {
+        const float difference = va[i] - vb[i];
+        chunk_changed += difference * difference;
+        chunk_all += vb[i] * vb[i];
+      }
+      sums->changed += chunk_changed;
+      sums->all += chunk_all;
+    }
+  }
+}
+
 }  // namespace
 
 double ValueDeviation(const KvShape& shape, const BlockView& a, uint32_t row_a, const BlockView& b,
                       uint32_t row_b) {
-  double changed = 0, all = 0;
-  std::array<float, kChunk> va, vb;
+  SquareSums sums;
   for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
-    for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
-      const auto place_a = KvRowOf(shape, a, layer, head, row_a);
-      const auto place_b = KvRowOf(shape, b, layer, head, row_b);
-      for (uint32_t first = 0; first < shape.head_dim; first += kChunk) {
-        const uint32_t count = std::min(kChunk, shape.head_dim - first);
-        DecodeValues(shape, place_a, first, count, va.data());
-        DecodeValues(shape, place_b, first, count, vb.data());
-        float chunk_changed = 0, chunk_all = 0;
-        for (uint32_t i = 0; i < count; ++i) {
-          const float difference = va[i] - vb[i];
-          chunk_changed += difference * difference;
-          chunk_all += vb[i] * vb[i];
-        }
-        changed += chunk_changed;
-        all += chunk_all;
-      }
-    }
+    AddLayer(shape, layer, a, row_a, b, row_b, &sums);
   }
-  if (changed == 0) return 0;
-  return all > 0 ? std::sqrt(changed / all) : std::numeric_limits<double>::infinity();
+  return sums.Ratio();
+}
+
+double ValueDeviation(const KvShape& shape, uint32_t layer, const BlockView& a, uint32_t row_a,
+                      const BlockView& b, uint32_t row_b) {
+  SquareSums sums;
+  AddLayer(shape, layer, a, row_a, b, row_b, &sums);
+  return sums.Ratio();
 }
 
 }  // namespace kvlink::cache

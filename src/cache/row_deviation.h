@@ -14,5 +14,8 @@ namespace kvlink::cache {
 // only `b` is; NaN when a value is. Cost: about a nanosecond an element.
 double ValueDeviation(const KvShape& shape, const BlockView& a, uint32_t row_a, const BlockView& b,
                       uint32_t row_b);
+// Likewise, of one layer.
+double ValueDeviation(const KvShape& shape, uint32_t layer, const BlockView& a, uint32_t row_a,
+                      const BlockView& b, uint32_t row_b);
 
 }  // namespace kvlink::cache

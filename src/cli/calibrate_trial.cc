@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "cli/divergence.h"
 #include "cli/machine.h"
+#include "engine/band_run.h"
+#include "engine/tail_observer.h"
 
 namespace kvlink::cli {
 namespace {
@@ -35,6 +37,16 @@ std::vector<uint32_t> PositionsToRun(const Sequence& sequence, size_t prompt_siz
     for (uint32_t i = 0; i < range.num_rows; ++i) positions.push_back(range.position + i);
   }
   return positions;
+}
+
+// How many of the positions, at their end, follow each other.
+uint32_t RunAtEnd(std::span<const uint32_t> positions) {
+  size_t run = 1;
+  while (run < positions.size() &&
+         positions[positions.size() - run - 1] + run == positions.back()) {
+    ++run;
+  }
+  return static_cast<uint32_t>(run);
 }
 
 // Bytes of the pages that are not free.
@@ -85,8 +97,11 @@ Result<PromptRunner> PromptRunner::Create(const model::Model& model, int threads
 Result<std::vector<float>> PromptRunner::RunPrompt(Sequence& sequence,
                                                    std::span<const TokenId> prompt) {
   KVLINK_CHECK(!prompt.empty());
+  if (sequence.runs_in_bands()) return RunBands(sequence, prompt);
   const std::vector<uint32_t> positions = PositionsToRun(sequence, prompt.size());
   std::vector<float> last;
+  engine::TailObserver tail;
+  tail.Begin(sequence, static_cast<uint32_t>(prompt.size()));
   for (size_t first = 0; first < positions.size(); first += chunk_) {
     const size_t count = std::min<size_t>(chunk_, positions.size() - first);
     const uint32_t ready = sequence.num_ready();
@@ -97,17 +112,48 @@ Result<std::vector<float>> PromptRunner::RunPrompt(Sequence& sequence,
       tokens.push_back(prompt[position]);
     }
     const SpanTable* table = &sequence.table();
-    const auto output = static_cast<uint32_t>(count - 1);
-    const bool is_end = first + count == positions.size();
-    const auto logits = runner_->Run(
-        {tokens, rows, {&table, 1}, std::span(&output, is_end ? size_t{1} : size_t{0})});
-    if (!logits.ok()) return logits.status();
-    if (is_end) last.assign(*logits, *logits + vocab_size());
     const uint32_t end = positions[first + count - 1] + 1;
+    const uint32_t run = RunAtEnd(std::span(positions).subspan(first, count));
+    const auto batch_row = static_cast<uint32_t>(count) - run;
+    std::vector<uint32_t> outputs(tail.NumOutputs(end - run, run));
+    std::iota(outputs.begin(), outputs.end(), static_cast<uint32_t>(count - outputs.size()));
+    const auto observed = tail.Observe(end - run, run, batch_row);
+    const auto logits =
+        runner_->Run({tokens,
+                      rows,
+                      {&table, 1},
+                      outputs,
+                      observed ? std::span(&*observed, 1) : std::span<const kernel::ObservedRows>(),
+                      sequence.checkpoint_layers()});
+    if (!logits.ok()) return logits.status();
+    const auto num_outputs = static_cast<uint32_t>(outputs.size());
+    tail.AddLogits(prompt, end, num_outputs, *logits, vocab_size());
+    if (end == prompt.size()) {
+      const float* row = *logits + size_t{num_outputs - 1} * vocab_size();
+      last.assign(row, row + vocab_size());
+    }
     if (end > ready) sequence.Commit(prompt.subspan(ready, end - ready));
     rows_run_ += count;
   }
+  if (tail.has_tail()) sequence.RecordTail(tail.tail(), last);
   return last;
+}
+
+Result<std::vector<float>> PromptRunner::RunBands(Sequence& sequence,
+                                                  std::span<const TokenId> prompt) {
+  engine::TailObserver tail;
+  tail.Begin(sequence, static_cast<uint32_t>(prompt.size()));
+  engine::BandRun bands(sequence, prompt, model_->info());
+  for (;;) {
+    const auto progress = bands.Run(*runner_, chunk_, &tail);
+    if (!progress.ok()) return progress.status();
+    rows_run_ += progress->rows;
+    if (progress->logits == nullptr) continue;
+    std::vector<float> last(progress->logits, progress->logits + vocab_size());
+    sequence.Commit(prompt.subspan(sequence.num_ready()));
+    if (tail.has_tail()) sequence.RecordTail(tail.tail(), last);
+    return last;
+  }
 }
 
 Result<std::vector<float>> PromptRunner::Force(Sequence& sequence,
@@ -122,7 +168,8 @@ Result<std::vector<float>> PromptRunner::Force(Sequence& sequence,
     outputs[i] = i;
   }
   const SpanTable* table = &sequence.table();
-  const auto logits = runner_->Run({tokens, rows, {&table, 1}, outputs});
+  const auto logits =
+      runner_->Run({tokens, rows, {&table, 1}, outputs, {}, sequence.checkpoint_layers()});
   if (!logits.ok()) return logits.status();
   rows_run_ += count;
   return std::vector<float>(*logits, *logits + size_t{count} * vocab_size());

@@ -39,6 +39,8 @@ class PromptRunner {
   uint64_t rows_run() const { return rows_run_; }
 
  private:
+  Result<std::vector<float>> RunBands(Sequence& sequence, std::span<const TokenId> prompt);
+
   const model::Model* model_ = nullptr;
   std::unique_ptr<model::Runner> runner_;
   uint32_t chunk_ = 0;

@@ -1,7 +1,9 @@
 #include "cli/similar_setup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <variant>
@@ -45,6 +47,9 @@ const std::vector<Parameter>& Parameters() {
       {"note_share", &O::note_share, 0, 1},
       {"min_notes", &O::min_notes, 0, 1 << 20},
       {"seam_compute_share", &O::seam_compute_share, 0, 1},
+      {"compute_share", &O::compute_share, 0, 1},
+      {"deviation_exponent", &O::deviation_exponent, 0, 10},
+      {"observed_rows", &O::observed_rows, 0, 1024},
       {"max_nll_increase", &O::max_nll_increase, 0, 1e3},
       {"max_entropy_increase", &O::max_entropy_increase, 0, 1e3},
       {"accept_blast_radius", &O::accept_blast_radius, 0, 1e3},
@@ -172,6 +177,16 @@ Result<std::string> FindCalibration(const model::ModelInfo& info) {
 
 }  // namespace
 
+std::vector<std::string> SimilarModeNames() { return {std::begin(kModes), std::end(kModes)}; }
+
+void UseSimilarMode(const std::string& name, uint32_t num_layers, SimilarOptions* options) {
+  options->mode =
+      static_cast<ReuseMode>(std::find(std::begin(kModes), std::end(kModes), name) - kModes);
+  const bool reaches_through =
+      options->mode == ReuseMode::kSeam || options->mode == ReuseMode::kBlend;
+  options->max_reuse_distance = reaches_through ? num_layers : SimilarOptions{}.max_reuse_distance;
+}
+
 SimilarPolicy ParseSimilarPolicy(const std::string& name) {
   if (name == "on") return SimilarPolicy::kOn;
   return name == "strict" ? SimilarPolicy::kStrict : SimilarPolicy::kOff;
@@ -180,6 +195,7 @@ SimilarPolicy ParseSimilarPolicy(const std::string& name) {
 SimilarModel DescribeForSimilar(const model::Model& model) {
   SimilarModel similar;
   similar.attention.sliding_window = model.info().sliding_window;
+  similar.embedding = model.info().embedding;
   const model::Tokenizer& tokenizer = model.tokenizer();
   const uint32_t size = tokenizer.vocab_size();
   similar.token_texts.reserve(size);

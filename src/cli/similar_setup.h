@@ -9,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kvlink/options.h"
 #include "kvlink/status.h"
@@ -22,6 +23,14 @@ inline constexpr const char* kSimilarHelp =
 inline constexpr const char* kCalibrationHelp =
     "What `kvlink calibrate` measured for this model; default: share/kvlink/<digest>.json near "
     "the executable";
+
+inline constexpr const char* kSimilarModeHelp =
+    "Which rows run, in place of what the calibration says: seam, layered, blend or anchored. Its "
+    "trials were another mode's, so this is to measure, not to serve";
+std::vector<std::string> SimilarModeNames();
+// Requires: one of these names. Seam and blend keep a donor's K and V through all layers, the
+// others within the default reuse distance.
+void UseSimilarMode(const std::string& name, uint32_t num_layers, SimilarOptions* options);
 
 // "off", "on" or "strict".
 SimilarPolicy ParseSimilarPolicy(const std::string& name);

@@ -27,6 +27,7 @@ void AddUnit(StepBatch& batch, const BatchUnit& unit, std::span<const TokenId> t
     const uint32_t position = unit.first_position + i;
     batch.rows.push_back({table, position, position >= num_ready});
   }
+  if (batch.checkpoints.empty()) batch.checkpoints = unit.sequence->checkpoint_layers();
   batch.units.push_back(unit);
   batch.units.back().first_output = static_cast<uint32_t>(batch.outputs.size());
   for (uint32_t i = unit.num_rows - unit.num_outputs; i < unit.num_rows; ++i) {
@@ -36,15 +37,21 @@ void AddUnit(StepBatch& batch, const BatchUnit& unit, std::span<const TokenId> t
 
 // Rows [first, first + count) of the trunk.
 void AddTrunkRows(Core& core, Request& request, uint32_t first, uint32_t count) {
-  const Trunk& trunk = request.trunk;
+  Trunk& trunk = request.trunk;
   const bool every_row = trunk.first && request.params.prompt_logprobs >= 0;
   BatchUnit unit;
   unit.request = &request;
   unit.sequence = trunk.sequence.get();
   unit.first_position = first;
   unit.num_rows = count;
-  const bool last = first + count == trunk.tokens.size();
-  unit.num_outputs = every_row ? count : (trunk.first && last ? 1 : 0);
+  if (trunk.first) {
+    const auto size = static_cast<uint32_t>(trunk.tokens.size());
+    if (!trunk.tail.has_begun()) trunk.tail.Begin(*trunk.sequence, size);
+    const auto batch_row = static_cast<uint32_t>(core.batch.rows.size());
+    const auto observed = trunk.tail.Observe(first, count, batch_row);
+    if (observed) core.batch.observed.push_back(*observed);
+    unit.num_outputs = every_row ? count : trunk.tail.NumOutputs(first, count);
+  }
   AddUnit(core.batch, unit, trunk.tokens.subspan(first, count), trunk.sequence->num_ready());
 }
 
@@ -66,6 +73,7 @@ uint32_t AddSelectedRows(Core& core, Request& request, uint32_t room) {
 // Returns the rows taken.
 uint32_t AddTrunk(Core& core, Request& request, uint32_t room) {
   const Trunk& trunk = request.trunk;
+  if (request.runs_in_bands()) return 0;  // RunBands' work
   if (request.borrows()) return AddSelectedRows(core, request, room);
   uint32_t count = std::min(room, static_cast<uint32_t>(trunk.tokens.size()) - trunk.next);
   if (trunk.first && request.params.prompt_logprobs >= 0) count = std::min(count, kMaxLogprobRows);
@@ -109,6 +117,8 @@ void StepBatch::Clear() {
   rows.clear();
   tables.clear();
   outputs.clear();
+  observed.clear();
+  checkpoints = {};
   logits = nullptr;
 }
 

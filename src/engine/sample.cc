@@ -29,37 +29,42 @@ void AddPromptLogprobs(Core& core, Request& request, const BatchUnit& unit) {
   }
 }
 
-// The trunk is complete: branches draw their first tokens, or go on where they were preempted.
-void LeaveTrunk(Core& core, Request& request, const BatchUnit& unit) {
-  request.sources.push_back(std::move(request.trunk.sequence));
-  const bool first = request.trunk.first;
-  request.trunk = Trunk{};
-  if (first) {
-    const uint32_t output = unit.first_output + unit.num_outputs - 1;
-    BeginBranches(core, request, LogitsOf(core, output).data());
-    return;
-  }
-  for (Lane& lane : request.lanes) {
-    if (!lane.ended) lane.source = 0;
-  }
-}
-
 void SampleTrunk(Core& core, const BatchUnit& unit) {
   Request& request = *unit.request;
   if (request.trunk.first && request.params.prompt_logprobs >= 0) {
     AddPromptLogprobs(core, request, unit);
   }
+  Trunk& trunk = request.trunk;
+  if (trunk.first && unit.num_outputs > 0 && trunk.tail.has_tail()) {
+    trunk.tail.AddLogits(trunk.tokens, unit.first_position + unit.num_rows, unit.num_outputs,
+                         LogitsOf(core, unit.first_output).data(), core.vocab_size);
+  }
   // A prompt on a donor's rows has several units in a batch; the last one ends it.
   if (unit.first_position + unit.num_rows < request.trunk.tokens.size()) return;
   if (request.trunk.first) {
     const std::span<const float> logits = LogitsOf(core, unit.first_output + unit.num_outputs - 1);
+    if (trunk.tail.has_tail()) trunk.sequence->RecordTail(trunk.tail.tail(), logits);
     if (request.shadow) return EndShadow(core, request, logits);
     if (request.borrows() && !PassesCheck(core, request, logits)) return;
+    if (request.trial) EndTrial(core, request, logits);
   }
-  LeaveTrunk(core, request, unit);
+  const bool first = request.trunk.first;
+  const float* logits =
+      first ? LogitsOf(core, unit.first_output + unit.num_outputs - 1).data() : nullptr;
+  LeaveTrunk(core, request, logits);
 }
 
 }  // namespace
+
+void LeaveTrunk(Core& core, Request& request, const float* logits) {
+  request.sources.push_back(std::move(request.trunk.sequence));
+  const bool first = request.trunk.first;
+  request.trunk = Trunk{};
+  if (first) return BeginBranches(core, request, logits);
+  for (Lane& lane : request.lanes) {
+    if (!lane.ended) lane.source = 0;
+  }
+}
 
 void Sample(Core& core) {
   for (const BatchUnit& unit : core.batch.units) {

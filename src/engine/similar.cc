@@ -40,15 +40,25 @@ void NoteAccept(Core& core, Request& request, std::span<const float> logits, uin
 }
 
 // The request starts again from the end of its exact rows.
-void FallBack(Core& core, Request& request) {
-  request.exact_only = true;
-  request.report.fell_back = true;
+void StartAgain(Core& core, Request& request) {
   ReleaseSequences(core, request);
   request.trunk = Trunk{};
   request.trunk.tokens = request.params.prompt;
   request.plan_epoch = 0;
   core.admission_closed = false;
   Requeue(core, request);
+}
+
+// Nobody sees what was said on a donor's rows; the request goes on as if nothing had been tried.
+void NoteTrial(Core& core, Request& request, const Verdict& verdict,
+               std::span<const float> logits) {
+  request.on_trial = false;
+  if (verdict.action == Verdict::Action::kAccept && verdict.shadow != 0) {
+    request.trial = std::make_unique<Shadow>();
+    request.trial->number = verdict.shadow;
+    request.trial->logits.assign(logits.begin(), logits.end());
+  }
+  StartAgain(core, request);
 }
 
 bool Agrees(std::span<const float> exact, std::span<const float> other, double tie_gap) {
@@ -91,9 +101,41 @@ void PutBack(Core& core, Request& request) {
 
 }  // namespace
 
+void ConsiderTrial(Core& core, Request& request) {
+  const bool is_closed = request.plan.similar_reason == SimilarReason::kClusterClosed;
+  if (!is_closed || request.was_tried || request.plan.in_flight) return;
+  for (const auto* requests : {&core.waiting, &core.running}) {
+    for (const std::unique_ptr<Request>& other : *requests) {
+      if (other->on_trial || other->trial) return;  // one at a time
+    }
+  }
+  LookupRequest lookup;
+  lookup.tokens = request.trunk.tokens;
+  lookup.ns = request.params.ns;
+  lookup.similar = request.params.similar;
+  lookup.max_new_tokens = request.max_tokens;
+  lookup.trial = true;
+  Plan plan = core.cache.Lookup(lookup);
+  request.report.match_ms += plan.match_us / 1e3;
+  if (!plan.similar || plan.in_flight) return;
+  request.was_tried = request.on_trial = true;
+  request.plan = std::move(plan);
+}
+
+void EndTrial(Core& core, Request& request, std::span<const float> logits) {
+  const std::unique_ptr<Shadow> trial = std::move(request.trial);
+  if (request.report.similar_tokens > 0) return;  // its kind was open by then
+  core.cache.RecordShadow(trial->number,
+                          Agrees(logits, trial->logits, core.options.shadow_tie_gap));
+}
+
 bool PassesCheck(Core& core, Request& request, std::span<const float> logits) {
   Sequence& sequence = *request.trunk.sequence;
   const Verdict verdict = sequence.CheckFirstToken(logits);
+  if (request.on_trial && verdict.action != Verdict::Action::kEnlarge) {
+    NoteTrial(core, request, verdict, logits);
+    return false;
+  }
   request.report.similar_reason = verdict.reason;
   switch (verdict.action) {
     case Verdict::Action::kAccept:
@@ -103,10 +145,13 @@ bool PassesCheck(Core& core, Request& request, std::span<const float> logits) {
       KVLINK_CHECK(!sequence.computed_rows().empty());
       request.report.enlarged = true;
       request.trunk.next = sequence.computed_rows().front().position;
+      request.trunk.tail = {};
       core.kv_grew = true;
       return false;
     case Verdict::Action::kFallBack:
-      FallBack(core, request);
+      request.exact_only = true;
+      request.report.fell_back = true;
+      StartAgain(core, request);
       return false;
   }
   return false;

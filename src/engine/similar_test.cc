@@ -32,6 +32,10 @@ HarnessOptions With(Check check) {
   similar.wasted_compute_share = 1;
   similar.accept_blast_radius = check == Check::kAcceptsAll ? 1e9 : 0;
   similar.refuse_blast_radius = check == Check::kRefusesAll ? 0 : 1e9;
+  // What a hash says after another hash is never like it.
+  similar.max_nll_increase = similar.max_entropy_increase = 1e9;
+  similar.stale_js = 0;
+  similar.garbled_js = 1;
   return options;
 }
 
@@ -238,6 +242,86 @@ TEST(Shadows, GiveWayToRequests) {
     harness.ExpectReference(request, *harness.Run(request));
   }
   WaitForShadows(harness, 1);
+  harness.ExpectIdle();
+}
+
+HarnessOptions Closed() {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.calibrated = {.trials = 60, .failures = 60};
+  // Five trials without a failure bound failures by 45 % at 95 % confidence.
+  options.similar.min_trials = 5;
+  options.similar.max_false_accepts = 0.5;
+  return options;
+}
+
+TEST(Trials, OpenAKindOfRequestThatWasClosed) {
+  HarnessOptions options = Closed();
+  options.model.is_forgetful = true;  // right whatever the rows
+  Harness harness(options);
+  harness.Run(Clock(1));
+  for (uint32_t time = 2; time < 7; ++time) {
+    const auto outcome = harness.Run(Clock(time));
+    const RequestReport& report = outcome->report();
+    EXPECT_EQ(report.similar_reason, SimilarReason::kClusterClosed) << time;
+    EXPECT_EQ(report.similar_tokens, 0u);
+    EXPECT_FALSE(report.fell_back);
+    EXPECT_EQ(report.cached_tokens + report.computed_tokens, kPromptTokens);
+    EXPECT_EQ(outcome->times_started(), 1);
+    harness.ExpectReference(Clock(time), *outcome);
+  }
+  const EngineStats closed = harness.engine().Stats();
+  EXPECT_EQ(closed.cache.shadows, 5u);
+  EXPECT_EQ(closed.cache.shadow_failures, 0u);
+  EXPECT_GT(closed.shadow_tokens, 0u);
+  EXPECT_LT(closed.shadow_tokens, kPromptTokens);
+  // Open by itself, and the next answers leave from a donor's rows.
+  const auto outcome = harness.Run(Clock(7));
+  EXPECT_EQ(outcome->report().similar_reason, SimilarReason::kNone);
+  EXPECT_GT(outcome->report().similar_tokens, kPromptTokens * 8 / 10);
+  uint64_t outcomes = 0;
+  for (const uint64_t count : harness.engine().Stats().cache.similar_outcomes) outcomes += count;
+  EXPECT_EQ(outcomes, 7u) << "each request once, however often it was tried";
+  harness.ExpectIdle();
+}
+
+TEST(Trials, LeaveAKindClosedThatFails) {
+  Harness harness(Closed());  // a hash of other rows is another answer
+  harness.Run(Clock(1));
+  for (uint32_t time = 2; time < 12; ++time) {
+    const auto outcome = harness.Run(Clock(time));
+    EXPECT_EQ(outcome->report().similar_reason, SimilarReason::kClusterClosed) << time;
+    harness.ExpectReference(Clock(time), *outcome);
+  }
+  const EngineStats stats = harness.engine().Stats();
+  EXPECT_EQ(stats.cache.shadows, 10u);
+  EXPECT_EQ(stats.cache.shadow_failures, 10u);
+  harness.ExpectIdle();
+}
+
+TEST(Trials, AreNotMadeForRequestsThatMayNotBorrow) {
+  HarnessOptions options = Closed();
+  options.model.is_forgetful = true;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  GenerationRequest request = Clock(2);
+  request.similar = SimilarPolicy::kOff;
+  harness.Run(request);
+  EXPECT_EQ(harness.engine().Stats().shadow_tokens, 0u);
+}
+
+TEST(Trials, EndWithTheirRequest) {
+  HarnessOptions options = Closed();
+  options.engine.chunk_tokens = 8;
+  Harness harness(options);
+  harness.Run(Clock(1));
+  harness.Hold();
+  RequestId id = 0;
+  const auto outcome = harness.Submit(Clock(2), &id);
+  harness.WaitUntilHeld();
+  harness.engine().Cancel(id);
+  harness.Release();
+  outcome->WaitUntilFinished();
+  EXPECT_EQ(harness.engine().Stats().cache.shadows, 0u);
   harness.ExpectIdle();
 }
 

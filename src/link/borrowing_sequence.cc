@@ -1,12 +1,14 @@
 #include "link/borrowing_sequence.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "cache/half.h"
 #include "cache/row_copy.h"
 #include "cache/row_deviation.h"
 
@@ -38,10 +40,13 @@ Status BorrowingSequence::Begin(uint32_t num_tokens, const match::PrefixMatch& m
                                 std::unique_ptr<Attempt> attempt) {
   id_ = ++state_->last_sequence_id;
   const SimilarPlan& plan = attempt->plan();
+  bands_ = verify::BandsOf(state_->layers);
   loan_ = {.exact_rows = match.num_tokens,
            .num_tokens = num_tokens,
            .spans = plan.spans,
-           .computed = plan.selection.computed};
+           .computed = {},
+           .is_copied = !bands_.empty()};
+  (loan_.is_copied ? selected_ : loan_.computed) = plan.selection.computed;
   BlockStore& store = *state_->store;
   cache::BlockGraph& graph = store.graph();
   std::vector<BlockId> exact = match.blocks;
@@ -60,6 +65,7 @@ Status BorrowingSequence::Begin(uint32_t num_tokens, const match::PrefixMatch& m
   for (size_t i = 0; i < donor.size(); ++i) {  // those that both share were counted
     if (i >= exact.size() || exact[i] != donor[i]) graph.CountUse(donor[i]);
   }
+  store.CountNoteUse(static_cast<BlockId>(plan.donor));
   exact_ = std::move(exact);
   donor_.assign(donor.begin(), donor.end());
   for (uint32_t i = 0; i < pages; ++i) own_.push_back(store.AddPage(kNoBlock, id_));
@@ -112,11 +118,85 @@ Verdict BorrowingSequence::CheckFirstToken(std::span<const float> logits) {
     verdict = attempt_->GiveUp(SimilarReason::kNoRoom);
   }
   attempt_.reset();
+  if (loan_.is_copied) GiveDonorBack();
   return verdict;
+}
+
+std::optional<LayerBand> BorrowingSequence::NextBand() {
+  if (!runs_in_bands()) return std::nullopt;
+  if (next_band_ == 0) {
+    CopyDonor();
+  } else if (const verify::Band& before = bands_[next_band_ - 1]; before.measures) {
+    deviation_ = MeasureLayer(before.end_layer);
+    attempt_->Reselect(deviation_, before.budget_share, /*joins=*/next_band_ > 1);
+    selected_ = attempt_->selection().computed;
+  }
+  if (next_band_ == bands_.size()) return std::nullopt;
+  const verify::Band& band = bands_[next_band_++];
+  LayerBand next{.first_layer = band.first_layer,
+                 .end_layer = band.end_layer,
+                 .rows = {},
+                 .writes_next = band.measures};
+  if (band.all_rows) {
+    next.rows.push_back({loan_.exact_rows, loan_.num_tokens - loan_.exact_rows});
+  } else {
+    next.rows = selected_;
+  }
+  return next;
+}
+
+bool BorrowingSequence::ReadCheckpoint(uint32_t layer, uint32_t position,
+                                       std::span<float> out) const {
+  const KvShape& shape = state_->options.shape;
+  const std::vector<uint32_t>& layers = state_->layers.checkpoints;
+  const auto found = std::ranges::find(layers, layer);
+  const auto span = std::ranges::find_if(loan_.spans, [position](const ReuseSpan& s) {
+    return position >= s.position && position < s.end();
+  });
+  if (found == layers.end() || span == loan_.spans.end() || donor_.empty()) return false;
+  const size_t bytes = out.size() * sizeof(uint16_t);
+  if (bytes * layers.size() != shape.checkpoint_bytes) return false;
+  const uint32_t row = span->donor_position + (position - span->position);
+  const std::byte* from = table_.blocks[donor_block() + row / block_size()].page +
+                          shape.checkpoints_offset() +
+                          (row % block_size()) * shape.checkpoint_bytes +
+                          static_cast<size_t>(found - layers.begin()) * bytes;
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t half;
+    std::memcpy(&half, from + i * sizeof(half), sizeof(half));
+    out[i] = cache::FromF16(half);
+  }
+  return true;
+}
+
+// No lock: nobody else sees the own pages, and the donor's rows never change.
+void BorrowingSequence::CopyDonor() {
+  if (std::exchange(has_copies_, true)) return;
+  const uint32_t rows = block_size();
+  for (const ReuseSpan& span : loan_.spans) {
+    for (uint32_t i = 0; i < span.num_rows; ++i) {
+      const uint32_t own = span.position + i - loan_.exact_rows, donor = span.donor_position + i;
+      cache::CopyRow(state_->options.shape, table_.blocks[donor_block() + donor / rows],
+                     donor % rows, table_.blocks[own_block() + own / rows], own % rows);
+    }
+  }
+}
+
+void BorrowingSequence::GiveDonorBack() {
+  const base::WriterLock lock(state_->mutex);
+  ReleaseAll(state_->store->graph(), donor_);
+  donor_.clear();
+  RebuildTable();
 }
 
 // All computed rows run again, in the same pages and further ones: nobody else reads them yet.
 bool BorrowingSequence::Enlarge(const Selection& selection) {
+  if (loan_.is_copied) {  // all rows have their place
+    selected_ = selection.computed;
+    next_band_ = 0;
+    num_ready_ = loan_.exact_rows;
+    return true;
+  }
   const base::WriterLock lock(state_->mutex);
   std::vector<Selection::Range> before = std::exchange(loan_.computed, selection.computed);
   const uint32_t ready = std::exchange(num_ready_, loan_.exact_rows);
@@ -129,6 +209,11 @@ bool BorrowingSequence::Enlarge(const Selection& selection) {
 // By how much the V of each row that runs in place of the donor's differs from it. No lock: the
 // rows are this sequence's own, and the donor's never change.
 std::vector<float> BorrowingSequence::MeasureDeviation() const {
+  if (loan_.is_copied) {
+    if (!deviation_.empty()) return deviation_;
+    // The first layer behind the re-entry that has seen the new rows.
+    return MeasureLayer(std::min(bands_.back().first_layer + 1, bands_.back().end_layer - 1));
+  }
   std::vector<float> deviation(loan_.num_tokens, std::numeric_limits<float>::quiet_NaN());
   const uint32_t rows = block_size();
   uint32_t own = 0;
@@ -141,6 +226,21 @@ std::vector<float> BorrowingSequence::MeasureDeviation() const {
       const uint32_t donor = span.donor_position + (p - span.position);
       deviation[p] = static_cast<float>(cache::ValueDeviation(
           state_->options.shape, table_.blocks[own_block() + own / rows], own % rows,
+          table_.blocks[donor_block() + donor / rows], donor % rows));
+    }
+  }
+  return deviation;
+}
+
+// Of all rows of the spans, in one layer.
+std::vector<float> BorrowingSequence::MeasureLayer(uint32_t layer) const {
+  std::vector<float> deviation(loan_.num_tokens, std::numeric_limits<float>::quiet_NaN());
+  const uint32_t rows = block_size();
+  for (const ReuseSpan& span : loan_.spans) {
+    for (uint32_t i = 0; i < span.num_rows; ++i) {
+      const uint32_t own = span.position + i - loan_.exact_rows, donor = span.donor_position + i;
+      deviation[span.position + i] = static_cast<float>(cache::ValueDeviation(
+          state_->options.shape, layer, table_.blocks[own_block() + own / rows], own % rows,
           table_.blocks[donor_block() + donor / rows], donor % rows));
     }
   }
@@ -187,7 +287,8 @@ Status BorrowingSequence::StartBranch(const BorrowingSequence& source, uint32_t 
   if (!room.ok()) return room;
   const auto exact_blocks = (loan_.exact_rows + block_size() - 1) / block_size();
   exact_.assign(source.exact_.begin(), source.exact_.begin() + exact_blocks);
-  const auto donor_blocks = (loan_.DonorRows() + block_size() - 1) / block_size();
+  const auto donor_blocks =
+      loan_.is_copied ? 0 : (loan_.DonorRows() + block_size() - 1) / block_size();
   donor_.assign(source.donor_.begin(), source.donor_.begin() + donor_blocks);
   own_.assign(source.own_.begin(), source.own_.begin() + shared);
   AcquireAll(store.graph(), exact_);
@@ -215,7 +316,8 @@ void BorrowingSequence::RebuildTable() {
       sizeof(*this) + (exact_.capacity() + donor_.capacity() + own_.capacity()) * sizeof(BlockId) +
       table_.blocks.capacity() * sizeof(BlockView) + table_.spans.capacity() * sizeof(Span) +
       loan_.spans.capacity() * sizeof(ReuseSpan) +
-      loan_.computed.capacity() * sizeof(Selection::Range);
+      (loan_.computed.capacity() + selected_.capacity()) * sizeof(Selection::Range) +
+      deviation_.capacity() * sizeof(float);
   state_->sequence_bytes += counted_bytes_;
 }
 

@@ -4,6 +4,10 @@
 //   donor blocks   used, from the donor's first one to the last that is read
 //   own pages      in no index, children of nothing: freed with their last user
 //
+// In modes that run layers apart (verify::BandsOf) own pages hold all rows behind the exact ones,
+// as copies of the donor's until they run (loan.h); the donor's blocks are given back with the
+// verdict.
+//
 // Invariants
 //   1. It uses every block that its table names. A used block's parents are used, too.
 //   2. Taint: it commits nothing to the index and is no donor, and so are its branches. Only own
@@ -14,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -46,7 +51,15 @@ class BorrowingSequence final : public Sequence {
   const SpanTable& table() const override { return table_; }
   void Commit(std::span<const TokenId> tokens) override;
   std::span<const Selection::Range> computed_rows() const override {
-    return is_branch_ ? std::span<const Selection::Range>() : loan_.computed;
+    if (is_branch_) return {};
+    return loan_.is_copied ? selected_ : loan_.computed;
+  }
+  bool runs_in_bands() const override { return loan_.is_copied && attempt_ != nullptr; }
+  std::optional<LayerBand> NextBand() override;
+  bool ReadCheckpoint(uint32_t layer, uint32_t position, std::span<float> out) const override;
+  uint32_t observed_rows() const override { return attempt_ ? attempt_->observed_rows() : 0; }
+  void RecordTail(const PromptTail& tail, std::span<const float>) override {
+    if (attempt_) attempt_->RecordTail(tail);
   }
   Verdict CheckFirstToken(std::span<const float> logits) override;
   // kFailedPrecondition before the verdict: what is shared could still be computed again.
@@ -59,7 +72,10 @@ class BorrowingSequence final : public Sequence {
   // Own pages for positions [0, num_tokens) that are not there yet.
   uint32_t MissingPages(uint32_t num_tokens) const;
   bool Enlarge(const Selection& selection);
+  void CopyDonor();
+  void GiveDonorBack();
   std::vector<float> MeasureDeviation() const;
+  std::vector<float> MeasureLayer(uint32_t layer) const;
   void RebuildTable() KVLINK_REQUIRES(state_->mutex);
   uint32_t block_size() const { return state_->options.shape.tokens_per_block; }
   uint32_t donor_block() const { return static_cast<uint32_t>(exact_.size()); }
@@ -69,6 +85,11 @@ class BorrowingSequence final : public Sequence {
   uint64_t id_ = 0;
   bool is_branch_ = false;
   Loan loan_;
+  std::vector<verify::Band> bands_;         // of the mode; none: rows run all layers at once
+  size_t next_band_ = 0;                    // of bands_
+  bool has_copies_ = false;                 // of the donor's rows, where there are bands
+  std::vector<float> deviation_;            // likewise, as it was measured last
+  std::vector<Selection::Range> selected_;  // likewise, as the attempt says
   std::vector<BlockId> exact_, donor_, own_;
   uint32_t num_ready_ = 0;
   uint32_t capacity_ = 0;

@@ -396,8 +396,14 @@ TEST_F(BorrowingTest, OptionsThatCannotBeHonouredAreRefused) {
   };
   refused([](CacheOptions& o) { o.similar_model.attention.sliding_window = 512; },
           StatusCode::kFailedPrecondition, "window");
-  refused([](CacheOptions& o) { o.similar.mode = ReuseMode::kAnchored; },
-          StatusCode::kUnimplemented, "anchored");
+  refused([](CacheOptions& o) { o.similar.mode = ReuseMode::kLayered; },
+          StatusCode::kFailedPrecondition, "layered: no checkpoint");
+  refused(
+      [](CacheOptions& o) {
+        o.similar.mode = ReuseMode::kAnchored;
+        o.shape.num_layers = 20;
+      },
+      StatusCode::kInvalidArgument, "similar_model.embedding is 0");
   refused([](CacheOptions& o) { o.similar.max_reuse_distance = 1; },
           StatusCode::kFailedPrecondition, "2 layers in a row");
   refused([](CacheOptions& o) { o.similar.mask_similarity = 1.5; }, StatusCode::kInvalidArgument,

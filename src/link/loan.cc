@@ -66,6 +66,7 @@ class SpanWriter {
 }  // namespace
 
 uint32_t Loan::OwnRowsBefore(uint32_t position) const {
+  if (is_copied) return position > exact_rows ? position - exact_rows : 0;
   uint32_t rows = position > num_tokens ? position - num_tokens : 0;
   for (const Selection::Range& range : computed) {
     if (range.position >= position) break;
@@ -93,6 +94,7 @@ Loan Loan::CutAt(uint32_t position) const {
 
 std::vector<Span> Loan::SpansOf(uint32_t capacity, uint32_t donor_block, uint32_t own_block,
                                 uint32_t tokens_per_block) const {
+  if (is_copied) return CopiedSpansOf(capacity, own_block, tokens_per_block);
   SpanWriter writer(*this, donor_block, own_block, tokens_per_block);
   writer.Exact();
   for (const Selection::Range& range : computed) {
@@ -102,6 +104,29 @@ std::vector<Span> Loan::SpansOf(uint32_t capacity, uint32_t donor_block, uint32_
   writer.BorrowedUpTo(num_tokens);
   writer.OwnUpTo(capacity);
   return writer.Take();
+}
+
+std::vector<Span> Loan::CopiedSpansOf(uint32_t capacity, uint32_t own_block,
+                                      uint32_t tokens_per_block) const {
+  std::vector<Span> written;
+  if (exact_rows > 0) written.push_back({.num_rows = exact_rows});
+  uint32_t position = exact_rows;
+  const auto write = [&](uint32_t end, int32_t shift) {
+    if (end <= position) return;
+    const uint32_t row = position - exact_rows;
+    written.push_back({.first_block = own_block + row / tokens_per_block,
+                       .first_row = row % tokens_per_block,
+                       .num_rows = end - position,
+                       .position = position,
+                       .shift = shift});
+    position = end;
+  };
+  for (const ReuseSpan& span : spans) {
+    write(span.position, 0);
+    write(span.end(), span.shift());
+  }
+  write(capacity, 0);
+  return written;
 }
 
 }  // namespace kvlink::link

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "link/attempt.h"
 #include "link/lookup.h"
 #include "match/alignment.h"
 #include "match/value_edits.h"
@@ -29,20 +30,24 @@ SimilarReason Excluded(const CacheState& state, const LookupRequest& request, ui
   return state.donors->IsEmpty() ? SimilarReason::kNoDonor : SimilarReason::kNone;
 }
 
-// Whether the forward check lets these donor tokens stand in, and with which rows.
+// Whether the forward check lets the donor's tokens stand in, and with which rows. The search for
+// an alignment is bounded by what `found` says there is to gain. `received`: by the donor's rows,
+// as in verify::SelectRequest.
 SimilarMatch Try(const CacheState& state, const LookupRequest& request, const match::Root& root,
-                 uint32_t exact_tokens, std::span<const TokenId> donor)
+                 uint32_t exact_tokens, const match::DonorMatch& found,
+                 std::span<const TokenId> donor, std::span<const float> received)
     KVLINK_REQUIRES_SHARED(state.mutex) {
   const SimilarOptions& options = state.options.similar;
   const SimilarModel& model = state.options.similar_model;
   const auto size = static_cast<uint32_t>(request.tokens.size());
   const auto donor_size = static_cast<uint32_t>(donor.size());
   SimilarMatch match;
-  const match::Alignment alignment = match::Align(
-      request.tokens, donor,
-      {.min_run = options.min_run,
-       .max_edits = match::MaxEdits(size, size - exact_tokens, model.prefill_us_per_row, options),
-       .special = model.special_tokens});
+  const uint32_t gain = std::min(size - exact_tokens, found.estimated_rows);
+  const match::Alignment alignment =
+      match::Align(request.tokens, donor,
+                   {.min_run = options.min_run,
+                    .max_edits = match::MaxEdits(size, gain, model.prefill_us_per_row, options),
+                    .special = model.special_tokens});
   verify::ForwardVerdict verdict = verify::CheckForward({.spans = alignment.spans,
                                                          .num_moved = alignment.num_moved,
                                                          .num_tokens = size,
@@ -62,15 +67,16 @@ SimilarMatch Try(const CacheState& state, const LookupRequest& request, const ma
   plan.selection = verify::SelectRows({.spans = verdict.spans,
                                        .exact_tokens = exact_tokens,
                                        .num_tokens = size,
-                                       .received = {},
+                                       .received = received,
                                        .deviation = {}},
                                       state.layers, options);
-  // The forward check knew the edits; now the rows around them are known, too.
-  if (plan.selection.compute_share > options.max_compute_share) {
+  // The forward check knew the edits; now the rows around them are known, too. What other rows run
+  // of their layers is the mode's.
+  if (plan.selection.num_computed > options.max_compute_share * (size - exact_tokens)) {
     match.reason = SimilarReason::kTooMuchWork;
     return match;
   }
-  if (!state.gate->MayWaste(plan.selection.num_computed)) {
+  if (!state.gate->MayWaste(WorkOf(plan.selection, size - exact_tokens))) {
     match.reason = SimilarReason::kBudget;
     return match;
   }
@@ -99,8 +105,13 @@ SimilarMatch FindSimilar(const CacheState& state, const LookupRequest& request,
   if (const auto found = donors.FindResident(root, sketch, exact_tokens)) {
     const auto last = static_cast<BlockId>(found->donor);
     DonorChain chain = ReadDonor(state.store->index(), last, found->donor_tokens);
-    match = Try(state, request, root, exact_tokens, chain.tokens);
+    std::optional<DonorNote> note = state.store->NoteOf(last);
+    if (note && note->num_tokens != found->donor_tokens) note.reset();
+    const auto received =
+        note ? std::span<const float>(note->tail.received) : std::span<const float>();
+    match = Try(state, request, root, exact_tokens, *found, chain.tokens, received);
     if (match.plan) {
+      match.note = std::move(note);
       match.plan->donor = found->donor;
       match.donor_blocks = std::move(chain.blocks);
       return match;
@@ -108,7 +119,7 @@ SimilarMatch FindSimilar(const CacheState& state, const LookupRequest& request,
   }
   if (const auto found = donors.FindPending(root, sketch, exact_tokens)) {
     const SimilarMatch pending =
-        Try(state, request, root, exact_tokens, donors.TokensOfPending(found->donor));
+        Try(state, request, root, exact_tokens, *found, donors.TokensOfPending(found->donor), {});
     if (pending.plan) {
       const base::BlockKey key = Donors::KeyOf(found->donor);
       match.wait = InFlight{.leader = found->donor, .key_lo = key.lo, .key_hi = key.hi};

@@ -9,6 +9,7 @@
 
 #include "kvlink/cache.h"
 #include "link/cache_state.h"
+#include "link/donor_notes.h"
 #include "verify/cluster_ledger.h"
 
 namespace kvlink::link {
@@ -18,6 +19,7 @@ struct SimilarMatch {
   SimilarReason reason = SimilarReason::kNone;
   std::optional<SimilarPlan> plan;    // when the reason is kNone
   std::vector<BlockId> donor_blocks;  // of the plan: from the donor's first row on
+  std::optional<DonorNote> note;      // of the plan's donor, when its tail was recorded
   std::optional<InFlight> wait;       // with kNoDonor: this one is being computed and will do
 };
 

@@ -152,6 +152,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
     if (run.left() > 0) {
       harness_.Compute(run, 1 + static_cast<uint32_t>(random_.Below(40)));
       NoteStored(run);
+      if (run.ready() == run.prompt && !random_.OneIn(3)) RecordTail(run);
     } else if (NeedsVerdict(run)) {
       Judge(index);
     } else if (run.tokens.size() < 220) {
@@ -161,6 +162,16 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
       }
       NoteStored(run);
     }
+  }
+  void RecordTail(Running& run) {
+    PromptTail tail;
+    if (!random_.OneIn(4)) {
+      tail.received.resize(run.prompt);
+      for (float& received : tail.received) received = static_cast<float>(random_.Unit());
+    }
+    tail.nll.resize(random_.Below(8), 1.0f);
+    run->RecordTail(tail, harness_.Certain(1));
+    most_notes_ = std::max(most_notes_, harness_.cache->Stats().donor_notes);
   }
   void Judge(size_t index) {
     Running& run = runs_[index];
@@ -238,6 +249,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
       ASSERT_TRUE(is_stored) << "donor " << id;
     }
     ASSERT_EQ(found, donors.resident().num_donors());
+    ASSERT_LE(state_->store->num_notes(), found) << "a note without its donor";
     max_donors_ = std::max(max_donors_, found);
     state_->store->graph().Validate();
   }
@@ -270,7 +282,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
   std::set<const Sequence*> checked_;
   std::map<std::string, std::set<Tokens>> stored_;
   std::array<uint64_t, 3> verdicts_{};
-  uint64_t borrowed_ = 0, waits_ = 0;
+  uint64_t borrowed_ = 0, waits_ = 0, most_notes_ = 0;
   size_t max_donors_ = 0;
 };
 
@@ -289,6 +301,7 @@ TEST_P(SimilarOperations, RowsAreExactOrADonorsOrItsOwnAndDonorsAreWhole) {
   EXPECT_GT(borrowed_, 10u);
   EXPECT_GT(max_donors_, 2u);
   EXPECT_GT(waits_, 0u);
+  EXPECT_GT(most_notes_, 1u);
   EXPECT_GT(verdicts_[0], 0u);                 // accepted
   EXPECT_GT(verdicts_[1] + verdicts_[2], 0u);  // enlarged, fallen back
   runs_.clear();
@@ -300,6 +313,7 @@ TEST_P(SimilarOperations, RowsAreExactOrADonorsOrItsOwnAndDonorsAreWhole) {
   const CacheStats idle = harness_.cache->Stats();
   EXPECT_EQ(idle.free_pages, idle.total_pages);
   EXPECT_EQ(idle.donors, 0u);
+  EXPECT_EQ(idle.donor_notes, 0u);
 }
 
 // The same, while other threads look up.

@@ -35,14 +35,24 @@ ggml_tensor* Decoder::FeedForward(GraphBuilder& graph, const DecoderLayer& layer
   return AddProduct(graph, layer.down, activated, layer.ffn_post_norm, x);
 }
 
+// The rotated queries of layer i; K and V are written.
+ggml_tensor* Decoder::WriteKv(GraphBuilder& graph, uint32_t i, ggml_tensor* x) const {
+  const DecoderLayer& layer = parts_.layers[i];
+  const auto qkv = graph.MatMul(layer.qkv, Norm(graph, x, layer.attention_norm));
+  return graph.WriteKv(i, HeadNorm(graph, qkv[0], layer.q_norm),
+                       HeadNorm(graph, qkv[1], layer.k_norm), qkv[2]);
+}
+
 ggml_tensor* Decoder::Build(GraphBuilder& graph) const {
-  ggml_tensor* x = graph.Scale(graph.Embed(parts_.embedding), &parts_.embedding_scale);
-  for (uint32_t i = 0; i < parts_.layers.size(); ++i) {
+  const auto num_layers = static_cast<uint32_t>(parts_.layers.size());
+  const uint32_t begin = graph.shape().first_layer, end = graph.shape().end_layer;
+  ggml_tensor* x = begin == 0 ? graph.Scale(graph.Embed(parts_.embedding), &parts_.embedding_scale)
+                              : graph.ReadResidual(parts_.dimensions.embedding);
+  for (uint32_t i = begin; i < end; ++i) {
     const DecoderLayer& layer = parts_.layers[i];
-    const bool last = i + 1 == parts_.layers.size();
-    const auto qkv = graph.MatMul(layer.qkv, Norm(graph, x, layer.attention_norm));
-    ggml_tensor* q = graph.WriteKv(i, HeadNorm(graph, qkv[0], layer.q_norm),
-                                   HeadNorm(graph, qkv[1], layer.k_norm), qkv[2]);
+    const bool last = i + 1 == num_layers;
+    graph.PassResidual(i, x);
+    ggml_tensor* q = WriteKv(graph, i, x);
     if (last && graph.num_outputs() == 0) return q;
     ggml_tensor* attended = graph.Attend(i, q);
     if (last) {
@@ -51,6 +61,10 @@ ggml_tensor* Decoder::Build(GraphBuilder& graph) const {
     }
     x = AddProduct(graph, layer.o, GraphBuilder::Plain(attended), layer.attention_post_norm, x);
     x = FeedForward(graph, layer, x);
+  }
+  if (end < num_layers) {
+    if (graph.shape().writes_next) graph.AlsoCompute(WriteKv(graph, end, x));
+    return x;
   }
   ggml_tensor* logits = graph.MatMulAdd(parts_.output, Norm(graph, x, parts_.output_norm), nullptr);
   return graph.SoftCap(graph.Scale(logits, &parts_.logit_scale), &parts_.logit_softcap);

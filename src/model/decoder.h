@@ -61,6 +61,7 @@ class Decoder : public Network {
  private:
   Input Norm(GraphBuilder& graph, ggml_tensor* x, ggml_tensor* weight) const;
   ggml_tensor* HeadNorm(GraphBuilder& graph, ggml_tensor* x, ggml_tensor* weight) const;
+  ggml_tensor* WriteKv(GraphBuilder& graph, uint32_t layer, ggml_tensor* x) const;
   ggml_tensor* FeedForward(GraphBuilder& graph, const DecoderLayer& layer, ggml_tensor* x) const;
   // x + residual_scale * post(W input)
   ggml_tensor* AddProduct(GraphBuilder& graph, const Stack& w, const Input& input,

@@ -1,5 +1,6 @@
 #include "model/graph_builder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -93,14 +94,27 @@ void PackedProductNode(ggml_tensor* dst, int thread, int num_threads, void* user
 }  // namespace
 
 GraphBuilder::GraphBuilder(ggml_context* context, std::span<AttentionLayer> layers,
-                           uint32_t num_rows, uint32_t num_outputs)
-    : context_(context), layers_(layers), num_rows_(num_rows), num_outputs_(num_outputs) {
-  tokens_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, num_rows);
+                           const GraphShape& shape)
+    : context_(context), layers_(layers), shape_(shape) {
+  tokens_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, num_rows());
   ggml_set_input(tokens_);
-  if (num_outputs > 0 && num_outputs < num_rows) {
-    output_rows_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, num_outputs);
+  if (num_outputs() > 0 && num_outputs() < num_rows()) {
+    output_rows_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, num_outputs());
     ggml_set_input(output_rows_);
   }
+}
+
+ggml_tensor* GraphBuilder::ReadResidual(int64_t n) {
+  residual_ = ggml_new_tensor_2d(context_, GGML_TYPE_F32, n, num_rows());
+  ggml_set_input(residual_);
+  return residual_;
+}
+
+void GraphBuilder::PassResidual(uint32_t layer, ggml_tensor* x) {
+  const auto& layers = shape_.kept_layers;
+  if (std::find(layers.begin(), layers.end(), layer) == layers.end()) return;
+  ggml_set_output(x);
+  kept_.push_back(x);
 }
 
 ggml_tensor* GraphBuilder::Custom(ggml_type type, int64_t columns, int64_t rows,

@@ -60,20 +60,39 @@ struct CustomNode {
   uint32_t units = 0;
 };
 
+// What a graph depends on, beside the network.
+struct GraphShape {
+  uint32_t num_rows = 0, num_outputs = 0;
+  // Layers [first_layer, end_layer) of the network, as in LayerBatch.
+  uint32_t first_layer = 0, end_layer = 0;
+  bool writes_next = false;
+  std::vector<uint32_t> kept_layers;  // whose input stays readable after the computation
+  bool operator==(const GraphShape&) const = default;
+};
+
 class GraphBuilder {
  public:
   // `layers` must outlive the graph and stay in place.
-  GraphBuilder(ggml_context* context, std::span<AttentionLayer> layers, uint32_t num_rows,
-               uint32_t num_outputs);
+  GraphBuilder(ggml_context* context, std::span<AttentionLayer> layers, const GraphShape& shape);
 
   const std::vector<CustomNode>& custom_nodes() const { return custom_nodes_; }
 
-  uint32_t num_rows() const { return num_rows_; }
-  uint32_t num_outputs() const { return num_outputs_; }
+  const GraphShape& shape() const { return shape_; }
+  uint32_t num_rows() const { return shape_.num_rows; }
+  uint32_t num_outputs() const { return shape_.num_outputs; }
   // Inputs to fill before each computation: token ids [rows]; row indices [outputs], null when all
   // rows are outputs.
   ggml_tensor* tokens() const { return tokens_; }
   ggml_tensor* output_rows() const { return output_rows_; }
+  // [rows, n], likewise; null when the graph begins with the tokens.
+  ggml_tensor* residual() const { return residual_; }
+  ggml_tensor* ReadResidual(int64_t n);
+  // What `layer` reads, [rows, n]: kept, when the shape says so.
+  void PassResidual(uint32_t layer, ggml_tensor* x);
+  const std::vector<ggml_tensor*>& kept() const { return kept_; }  // by shape().kept_layers
+  // Nodes to compute beside the result.
+  void AlsoCompute(ggml_tensor* node) { also_.push_back(node); }
+  const std::vector<ggml_tensor*>& also() const { return also_; }
 
   // table [vocabulary, n] -> [rows, n]
   ggml_tensor* Embed(ggml_tensor* table);
@@ -133,9 +152,11 @@ class GraphBuilder {
 
   ggml_context* context_;
   std::span<AttentionLayer> layers_;
-  uint32_t num_rows_, num_outputs_;
+  const GraphShape shape_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* output_rows_ = nullptr;
+  ggml_tensor* residual_ = nullptr;
+  std::vector<ggml_tensor*> also_, kept_;
   std::vector<CustomNode> custom_nodes_;
 };
 

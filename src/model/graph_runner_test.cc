@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "kernel/f16.h"
 #include "model/testing/model_files.h"
 #include "model/testing/plain_context.h"
 #include "model/testing/prompts.h"
@@ -240,6 +241,45 @@ TEST_P(DefaultModel, RecomputingSelectedRowsChangesNothing) {
   EXPECT_EQ(std::memcmp(before.data(), context.page(1), before.size()), 0);
 }
 
+// What runs layers [first, end) of all tokens; `stream` is the residual stream [rows, embedding].
+const float* RunBand(Subject& s, const PlainContext& context, std::span<const TokenId> tokens,
+                     uint32_t first, uint32_t end, bool writes_next, std::vector<float>* stream) {
+  std::vector<kernel::BatchRow> rows;
+  for (uint32_t i = 0; i < tokens.size(); ++i) rows.push_back({0, i, true});
+  const SpanTable* table = &context.table();
+  const uint32_t last = static_cast<uint32_t>(tokens.size()) - 1;
+  const bool ends = end == s.shape().num_layers;
+  LayerBatch run;
+  run.batch = {tokens, rows, {&table, 1}, std::span(&last, ends ? size_t{1} : size_t{0})};
+  run.first_layer = first;
+  run.end_layer = end;
+  const std::vector<float> input = *stream;
+  if (first > 0) run.input = input.data();
+  stream->assign(tokens.size() * s.model->info().embedding, 0.0f);
+  if (!ends) run.output = stream->data();
+  run.writes_next = writes_next;
+  const auto logits = s.runner().RunLayers(run);
+  EXPECT_TRUE(logits.ok()) << logits.status().ToString();
+  return logits.ok() ? *logits : nullptr;
+}
+
+TEST_P(DefaultModel, LayersInBandsGiveTheBitsOfTheWholeNetwork) {
+  Subject& s = subject();
+  const auto tokens = s.Tokens(12, 70);
+  PlainContext whole(s.shape(), 96), banded(s.shape(), 96);
+  const Logits expected = s.Prompt(whole, tokens);
+  const uint32_t num_layers = s.shape().num_layers;
+  std::vector<float> stream;
+  EXPECT_EQ(RunBand(s, banded, tokens, 0, 1, true, &stream), nullptr);
+  EXPECT_EQ(RunBand(s, banded, tokens, 1, 8, false, &stream), nullptr);
+  const float* logits = RunBand(s, banded, tokens, 8, num_layers, false, &stream);
+  ASSERT_NE(logits, nullptr);
+  EXPECT_TRUE(BitEqual(Logits{std::vector<float>(logits, logits + s.vocab())}, expected));
+  for (const uint32_t block : {0, 1}) {  // those that are full
+    EXPECT_EQ(std::memcmp(whole.page(block), banded.page(block), s.shape().page_bytes()), 0);
+  }
+}
+
 TEST_P(DefaultModel, ReadOnlyRowGivesTheSameLogitsAsTheWrite) {
   Subject& s = subject();
   const auto tokens = s.Tokens(11, 70);
@@ -404,6 +444,68 @@ TEST_F(TinyRunner, BadBatchesAreRefusedWithTheValue) {
   const kernel::BatchRow far[] = {{0, 0, true}, {0, 96, true}};
   EXPECT_NE(ErrorOf({good, far, tables, {}}), "") << "a position that no span covers";
   EXPECT_EQ(ErrorOf({good, two, tables, {}}), "") << "a good batch after the bad ones";
+}
+
+// What a row's page keeps of the residual stream is what a run of the layers below gives, however
+// many rows run together, and whatever graph was there before.
+TEST_F(TinyRunner, CheckpointsAreTheResidualStreamAsHalves) {
+  KvShape shape = subject_->shape();
+  const uint32_t n = subject_->model->info().embedding, layers[] = {1};
+  shape.checkpoint_bytes = 2 * n;
+  std::vector<TokenId> tokens(60);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(11 * i % 300);
+  std::vector<float> stream;
+  PlainContext plain(shape, 64);
+  RunBand(*subject_, plain, tokens, 0, 1, false, &stream);
+  for (const uint32_t chunk : {60u, 64u, 7u, 60u}) {
+    PlainContext context(shape, 64);
+    const SpanTable* table = &context.table();
+    for (uint32_t first = 0; first < 60; first += chunk) {
+      const uint32_t count = std::min(chunk, 60 - first);
+      std::vector<kernel::BatchRow> rows;
+      for (uint32_t i = 0; i < count; ++i) rows.push_back({0, first + i, true});
+      const uint32_t output = count - 1;
+      const auto run = subject_->runner().Run(
+          {std::span(tokens).subspan(first, count), rows, {&table, 1}, {&output, 1}, {}, layers});
+      ASSERT_TRUE(run.ok()) << run.status().ToString();
+    }
+    for (uint32_t p = 0; p < 60; ++p) {
+      const std::byte* at =
+          context.page(p / 32) + shape.checkpoints_offset() + (p % 32) * shape.checkpoint_bytes;
+      for (uint32_t i = 0; i < n; ++i) {
+        uint16_t half;
+        std::memcpy(&half, at + 2 * i, 2);
+        ASSERT_EQ(half, kernel::F32ToF16(stream[p * n + i])) << "row " << p << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+TEST_F(TinyRunner, BadLayersAreRefusedWithTheValue) {
+  PlainContext context(subject_->shape(), 32);
+  const SpanTable* tables[] = {&context.table()};
+  const TokenId tokens[] = {1};
+  const kernel::BatchRow rows[] = {{0, 0, true}};
+  const uint32_t outputs[] = {0};
+  std::vector<float> stream(256);
+  const auto error = [&](uint32_t first, uint32_t end, float* input, float* output,
+                         std::span<const uint32_t> wanted) {
+    LayerBatch run;
+    run.batch = {tokens, rows, tables, wanted};
+    run.first_layer = first;
+    run.end_layer = end;
+    run.input = input;
+    run.output = output;
+    return subject_->runner().RunLayers(run).status().message();
+  };
+  EXPECT_THAT(error(1, 1, stream.data(), nullptr, {}), HasSubstr("layers 1 to 1 of 2"));
+  EXPECT_THAT(error(0, 3, nullptr, nullptr, {}), HasSubstr("layers 0 to 3 of 2"));
+  EXPECT_THAT(error(1, 2, nullptr, nullptr, {}), HasSubstr("residual stream"));
+  EXPECT_THAT(error(0, 1, stream.data(), nullptr, {}), HasSubstr("residual stream"));
+  EXPECT_THAT(error(0, 2, nullptr, stream.data(), {}), HasSubstr("nothing follows"));
+  EXPECT_THAT(error(0, 1, nullptr, stream.data(), outputs), HasSubstr("give no logits"));
+  EXPECT_EQ(error(0, 1, nullptr, stream.data(), {}), "");
+  EXPECT_EQ(error(1, 2, stream.data(), nullptr, outputs), "");
 }
 
 TEST_F(TinyRunner, ManyShapesInTurnGiveTheSameLogitsAsTheFirstTime) {

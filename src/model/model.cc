@@ -171,6 +171,10 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
 
 }  // namespace
 
+Result<const float*> Runner::RunLayers(const LayerBatch&) {
+  return Status(StatusCode::kUnimplemented, "this runner runs whole networks only");
+}
+
 Result<std::unique_ptr<Model>> Model::Load(const LoadOptions& options) {
   return LoadedModel::Load(options);
 }

@@ -93,6 +93,25 @@ struct Batch {
   std::span<const kernel::BatchRow> rows;
   std::span<const SpanTable* const> tables;
   std::span<const uint32_t> outputs;  // row indices whose logits are wanted, ascending
+  // Rows whose attention is wanted: what they pay to each position is added to `received`, 1 a row.
+  std::span<const kernel::ObservedRows> observed = {};
+  // Layers whose input is left in the pages of the rows that are written: Sequence::
+  // checkpoint_layers, ascending, none of them the first. The pages must have room for them.
+  std::span<const uint32_t> checkpoints = {};
+};
+
+// Some layers only, for rows that enter and leave the network at different ones (selective
+// recomputation). A row that runs all layers in several such runs, one behind the other, gets the
+// bits that one run gives.
+struct LayerBatch {
+  Batch batch;  // outputs: with end_layer the last one only
+  uint32_t first_layer = 0, end_layer = 0;
+  // The residual stream [rows, embedding]: what first_layer reads (null: the tokens, with
+  // first_layer 0), and where to put what end_layer would read (null: nowhere).
+  const float* input = nullptr;
+  float* output = nullptr;
+  // K and V of layer end_layer are written as well: they depend on what it reads alone.
+  bool writes_next = false;
 };
 
 class Runner {
@@ -101,6 +120,9 @@ class Runner {
   // Logits [outputs, vocab_size], valid until the next Run. A row's bits do not depend on the rest
   // of the batch.
   virtual Result<const float*> Run(const Batch& batch) = 0;
+  // As Run, for some layers; null unless the last one is among them. kUnimplemented: this runner
+  // knows whole networks only.
+  virtual Result<const float*> RunLayers(const LayerBatch& batch);
 };
 
 class Model {

@@ -32,7 +32,8 @@ class Network {
   // One for all layers, or one a layer.
   virtual const std::vector<kernel::LayerParams>& attention() const = 0;
   // The node to compute: logits [outputs, vocab_size], or, without outputs, the last node that
-  // writes K and V.
+  // writes K and V; the residual stream [rows, embedding] where the last layer is not among those
+  // of graph.shape().
   virtual ggml_tensor* Build(GraphBuilder& graph) const = 0;
   // Every product of the network, to be packed before the first graph is built.
   virtual std::vector<Stack*> Stacks() = 0;

@@ -29,6 +29,33 @@ LayerPlan Anchored(uint32_t num_layers, std::span<const uint32_t> checkpoints) {
 
 }  // namespace
 
+// Lower layers run fewer rows: whom they leave out can join at the next checkpoint.
+std::vector<Band> BandsOf(const LayerPlan& plan) {
+  constexpr double kFirst = 0.5, kSecond = 1, kLater = 1.25;
+  std::vector<Band> bands;
+  uint32_t layer = 0;
+  const auto add = [&](uint32_t end, bool all_rows, bool measures, double share) {
+    if (end > layer) bands.push_back({layer, end, all_rows, measures, share});
+    layer = std::max(layer, end);
+  };
+  if (plan.reentry_layer < plan.num_layers) {
+    add(plan.reentry_layer, false, false, 0);
+    add(plan.num_layers, true, false, 0);
+    return bands;
+  }
+  if (plan.full_layers == 0) return bands;
+  const bool is_anchored = !plan.refreshed_layers.empty();
+  add(plan.full_layers, true, plan.full_layers < plan.num_layers, is_anchored ? kFirst : 1);
+  double share = kSecond;
+  for (const uint32_t refreshed : plan.refreshed_layers) {
+    add(refreshed, false, false, 0);
+    add(refreshed + 1, true, refreshed + 1 < plan.num_layers, share);
+    share = kLater;
+  }
+  add(plan.num_layers, false, false, 0);
+  return bands;
+}
+
 const char* ReuseModeName(ReuseMode mode) {
   switch (mode) {
     case ReuseMode::kSeam:
@@ -59,6 +86,7 @@ Result<LayerPlan> PlanLayers(const SimilarOptions& options, uint32_t num_layers,
         return Refused(options.mode, "no checkpoint in layers 1 to " +
                                          std::to_string(options.max_reuse_distance));
       }
+      plan.checkpoints = {plan.reentry_layer};
       plan.reuse_distance = plan.reentry_layer;
       break;
     case ReuseMode::kBlend:
@@ -66,6 +94,7 @@ Result<LayerPlan> PlanLayers(const SimilarOptions& options, uint32_t num_layers,
       break;
     case ReuseMode::kAnchored:
       plan = Anchored(num_layers, checkpoints);
+      plan.checkpoints = plan.refreshed_layers;
       break;
   }
   if (plan.reuse_distance > options.max_reuse_distance) {

@@ -25,6 +25,7 @@ struct LayerPlan {
   uint32_t reentry_layer = 0;  // as in Selection
   uint32_t full_layers = 0;
   std::vector<uint32_t> refreshed_layers;
+  std::vector<uint32_t> checkpoints;  // layers at which donors' residual streams are needed
   uint32_t reuse_distance = 0;
   // Layers that run for a row that is not selected, and those whose K and V are then its own.
   uint32_t layers_run() const {
@@ -32,6 +33,24 @@ struct LayerPlan {
            static_cast<uint32_t>(refreshed_layers.size());
   }
 };
+
+// One run of layers [first_layer, end_layer), for the selected rows or for all.
+struct Band {
+  uint32_t first_layer = 0, end_layer = 0;
+  bool all_rows = false;
+  // K and V of end_layer are written as well; what they say of each row's deviation chooses the
+  // rows that run next: those before it and others, up to so much of the mode's budget.
+  bool measures = false;
+  double budget_share = 0;
+  bool operator==(const Band&) const = default;
+};
+
+// The runs that make up a plan, in order: none for kSeam, whose rows run all layers at once.
+//   kLayered   [0, d) selected, [d, L) all
+//   kBlend     [0, 1) all, [1, L) selected
+//   kAnchored  [0, 1) all, [1, c) selected, [c, c + 1) all, [c + 1, ...
+// Rows that did not run in the band before begin with the donor's checkpoint.
+std::vector<Band> BandsOf(const LayerPlan& plan);
 
 const char* ReuseModeName(ReuseMode mode);
 

@@ -71,5 +71,41 @@ TEST(ReuseMode, TheChosenCheckpointsAlwaysDo) {
   }
 }
 
+TEST(ReuseMode, BandsCoverEachLayerOfASelectedRowOnce) {
+  const auto bands_of = [](ReuseMode mode) {
+    SimilarOptions options = With(mode, mode == ReuseMode::kBlend ? 30 : 7);
+    if (mode == ReuseMode::kSeam) options.max_reuse_distance = 30;
+    return BandsOf(*PlanLayers(options, 30, CheckpointsFor(options, 30)));
+  };
+  EXPECT_TRUE(bands_of(ReuseMode::kSeam).empty());
+  EXPECT_EQ(bands_of(ReuseMode::kLayered),
+            (std::vector<Band>{{0, 7, false, false, 0}, {7, 30, true, false, 0}}));
+  EXPECT_EQ(bands_of(ReuseMode::kBlend),
+            (std::vector<Band>{{0, 1, true, true, 1}, {1, 30, false, false, 0}}));
+  EXPECT_EQ(bands_of(ReuseMode::kAnchored), (std::vector<Band>{{0, 1, true, true, 0.5},
+                                                               {1, 7, false, false, 0},
+                                                               {7, 8, true, true, 1},
+                                                               {8, 15, false, false, 0},
+                                                               {15, 16, true, true, 1.25},
+                                                               {16, 23, false, false, 0},
+                                                               {23, 24, true, true, 1.25},
+                                                               {24, 30, false, false, 0}}));
+  for (uint32_t num_layers = 2; num_layers < 60; ++num_layers) {
+    for (const ReuseMode mode : {ReuseMode::kLayered, ReuseMode::kBlend, ReuseMode::kAnchored}) {
+      SimilarOptions options = With(mode, mode == ReuseMode::kBlend ? 99 : 7);
+      const auto plan = PlanLayers(options, num_layers, CheckpointsFor(options, num_layers));
+      if (!plan.ok()) continue;
+      uint32_t next = 0;
+      for (const Band& band : BandsOf(*plan)) {
+        ASSERT_EQ(band.first_layer, next);
+        ASSERT_LT(band.first_layer, band.end_layer);
+        ASSERT_FALSE(band.measures && band.end_layer == num_layers);
+        next = band.end_layer;
+      }
+      ASSERT_EQ(next, num_layers);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvlink::verify

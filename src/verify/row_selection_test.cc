@@ -82,6 +82,7 @@ TEST_F(ChangedClock, RowsBehindAnEditGetThinnerWithTheirDistance) {
 
 TEST_F(ChangedClock, SeamAddsTheStrongestReceiversWithinItsShare) {
   request.received = received;
+  options.note_share = .05;
   for (uint32_t row = 500; row < 560; ++row) received[row] = 5;
   auto rows = RowsOf(Select());
   for (uint32_t row = 500; row < 560; ++row) EXPECT_TRUE(rows.contains(row)) << row;

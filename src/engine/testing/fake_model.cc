@@ -136,13 +136,20 @@ class FakeRunner final : public model::Runner {
       if (cells.Read() == RowCells::Written(value)) counters.rewrites += 1;
       cells.Write(value);
     }
+    for (const kernel::ObservedRows& observed : batch.observed) {
+      const uint32_t last = batch.rows[observed.first_row + observed.num_rows - 1].position;
+      for (uint32_t p = 0; p <= last; ++p) observed.received[p] += 1.0f / 64;
+    }
     logits_.resize(batch.outputs.size() * FakeModel::kVocabulary);
     for (size_t i = 0; i < batch.outputs.size(); ++i) {
       const kernel::BatchRow& row = batch.rows[batch.outputs[i]];
       const SpanTable& table = *batch.tables[row.sequence];
       uint64_t context = 0;
-      for (uint32_t p = 0; p <= row.position; ++p) {
+      for (uint32_t p = 0; p <= row.position && !model_.is_forgetful(); ++p) {
         context = Mix(context, CellsAt(shape, table, p).Read());
+      }
+      if (model_.is_forgetful()) {
+        context = RowValue(batch.tokens[batch.outputs[i]], row.position, kNoRow);
       }
       FillLogits(context, model_.eos_bias(), logits_.data() + i * FakeModel::kVocabulary);
     }
@@ -248,7 +255,7 @@ std::vector<float> FakeModel::Logits(std::span<const TokenId> tokens) const {
   uint64_t context = 0, previous = kNoRow;
   for (uint32_t p = 0; p < tokens.size(); ++p) {
     previous = RowCells::Written(RowValue(tokens[p], p, previous));
-    context = Mix(context, previous);
+    context = options_.is_forgetful ? RowValue(tokens[p], p, kNoRow) : Mix(context, previous);
   }
   std::vector<float> logits(kVocabulary);
   FillLogits(context, options_.eos_bias, logits.data());

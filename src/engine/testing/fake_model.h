@@ -26,6 +26,8 @@ struct FakeModelOptions {
   uint32_t context = 4096;
   uint32_t tokens_per_block = 8;
   float eos_bias = 0;  // added to the end token's logit; the others lie in [0, 8)
+  // Logits depend on the row's own token and position alone: whatever the context, the same answer.
+  bool is_forgetful = false;
 };
 
 class FakeModel final : public model::Model {
@@ -50,6 +52,7 @@ class FakeModel final : public model::Model {
   };
   Counters& counters() const { return *counters_; }
   float eos_bias() const { return options_.eos_bias; }
+  bool is_forgetful() const { return options_.is_forgetful; }
 
   static constexpr uint32_t kVocabulary = 48;
   static constexpr TokenId kEos = 0;

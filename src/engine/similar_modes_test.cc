@@ -1,0 +1,511 @@
+// The modes of similar reuse on a real network (small and random): what they must compute exactly,
+// what they may not touch, and that what is left is near.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/band_run.h"
+#include "engine/engine.h"
+#include "engine/logprobs.h"
+#include "kvlink/options.h"
+#include "model/testing/model_files.h"
+#include "model/testing/prompts.h"
+
+namespace kvlink::engine {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using Logits = std::vector<float>;
+using Action = Verdict::Action;
+
+constexpr uint32_t kLayers = 10;
+constexpr uint32_t kPrompt = 420, kHead = 40, kClock = 6;
+
+const model::Model& TinyModel() {
+  static const std::unique_ptr<model::Model> model = [] {
+    model::TinyModel tiny;
+    tiny.num_layers = kLayers;
+    tiny.embedding = 128;
+    tiny.head_dim = 32;
+    tiny.feed_forward = 256;
+    const std::string path = model::TestFolder() + "/similar-modes.gguf";
+    EXPECT_TRUE(model::WriteTinyModel(tiny, path));
+    model::LoadOptions options;
+    options.path = path;
+    auto loaded = model::Model::Load(options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().ToString();
+    return *std::move(loaded);
+  }();
+  return *model;
+}
+
+// A model, a cache that lends, and what an engine does with them, without its schedule.
+class Bench {
+ public:
+  explicit Bench(const SimilarOptions& similar, uint32_t chunk = 64,
+                 const model::Model& model = TinyModel())
+      : model_(&model), chunk_(chunk) {
+    CacheOptions options;
+    options.shape = model.kv_shape();
+    options.budget_bytes = 400 * options.shape.page_bytes();
+    options.model_fingerprint = model.fingerprint();
+    options.poison = true;
+    options.similar = similar;
+    options.similar_model.embedding = model.info().embedding;
+    for (SimilarTrials& trials : options.similar_model.calibrated) trials = {.trials = 1000};
+    auto cache = CreateCache(options);
+    EXPECT_TRUE(cache.ok()) << cache.status().ToString();
+    cache_ = *std::move(cache);
+    auto runner = model.NewRunner(1, 512);
+    EXPECT_TRUE(runner.ok()) << runner.status().ToString();
+    runner_ = *std::move(runner);
+  }
+
+  struct Run {
+    std::unique_ptr<Sequence> sequence;
+    SimilarReason reason = SimilarReason::kPolicy;
+    Logits logits;  // of the prompt's last row
+    bool is_borrowed() const { return !sequence->computed_rows().empty(); }
+  };
+  Run Start(const Tokens& prompt, SimilarPolicy policy) {
+    LookupRequest request;
+    request.tokens = prompt;
+    request.similar = policy;
+    request.max_new_tokens = 40;
+    const Plan plan = cache_->Lookup(request);
+    auto sequence = cache_->Begin(request, plan);
+    EXPECT_TRUE(sequence.ok()) << sequence.status().ToString();
+    Run run{.sequence = *std::move(sequence), .reason = plan.similar_reason, .logits = {}};
+    Compute(run, prompt);
+    return run;
+  }
+  Run Exact(const Tokens& prompt) { return Start(prompt, SimilarPolicy::kOff); }
+  Run Borrow(const Tokens& prompt) { return Start(prompt, SimilarPolicy::kOn); }
+
+  // All rows that are to run; once more after an enlargement.
+  void Compute(Run& run, const Tokens& prompt) {
+    TailObserver tail;
+    tail.Begin(*run.sequence, static_cast<uint32_t>(prompt.size()));
+    if (run.sequence->runs_in_bands()) {
+      BandRun bands(*run.sequence, prompt, model_->info());
+      for (const float* logits = nullptr; logits == nullptr;) {
+        const auto progress = bands.Run(*runner_, chunk_, &tail);
+        ASSERT_TRUE(progress.ok()) << progress.status().ToString();
+        layer_rows_ += progress->layer_rows;
+        logits = progress->logits;
+        if (logits != nullptr) run.logits.assign(logits, logits + Vocabulary());
+      }
+      run.sequence->Commit(std::span(prompt).subspan(run.sequence->num_ready()));
+    } else {
+      RunRows(run, prompt, tail);
+    }
+    if (tail.has_tail()) run.sequence->RecordTail(tail.tail(), run.logits);
+  }
+  // One more token; the logits behind it.
+  Logits Generate(Run& run, TokenId token) {
+    const uint32_t position = run.sequence->num_ready();
+    EXPECT_TRUE(run.sequence->Reserve(position + 1).ok());
+    const kernel::BatchRow row = {0, position, true};
+    const SpanTable* table = &run.sequence->table();
+    const uint32_t output = 0;
+    const auto logits = runner_->Run(
+        {{&token, 1}, {&row, 1}, {&table, 1}, {&output, 1}, {}, run.sequence->checkpoint_layers()});
+    EXPECT_TRUE(logits.ok()) << logits.status().ToString();
+    run.sequence->Commit({&token, 1});
+    return {*logits, *logits + Vocabulary()};
+  }
+
+  // The bytes of V of all layers and heads of the row at `position`.
+  std::string ValuesAt(const Run& run, uint32_t position) const {
+    const KvShape& shape = model_->kv_shape();
+    const SpanTable& table = run.sequence->table();
+    for (const Span& span : table.spans) {
+      if (position >= span.position + span.num_rows) continue;
+      const uint32_t row = span.first_row + position - span.position;
+      const BlockView& block = table.blocks[span.first_block + row / shape.tokens_per_block];
+      std::string bytes;
+      for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+        for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+          const auto at = KvRowOf(shape, block, layer, head, row % shape.tokens_per_block);
+          bytes.append(reinterpret_cast<const char*>(at.v), shape.vector_bytes());
+        }
+      }
+      return bytes;
+    }
+    return "";
+  }
+
+  uint32_t Vocabulary() const { return model_->info().vocab_size; }
+  Cache& cache() { return *cache_; }
+  uint64_t layer_rows() const { return layer_rows_; }
+
+ private:
+  void RunRows(Run& run, const Tokens& prompt, TailObserver& tail) {
+    std::vector<Selection::Range> ranges(run.sequence->computed_rows().begin(),
+                                         run.sequence->computed_rows().end());
+    const auto size = static_cast<uint32_t>(prompt.size());
+    if (ranges.empty()) {
+      const uint32_t first = std::min(run.sequence->num_ready(), size - 1);
+      ranges.push_back({first, size - first});
+    }
+    for (const Selection::Range& range : ranges) {
+      for (uint32_t done = 0; done < range.num_rows; done += chunk_) {
+        RunChunk(run, prompt, range.position + done, std::min(chunk_, range.num_rows - done), tail);
+      }
+    }
+  }
+  void RunChunk(Run& run, const Tokens& prompt, uint32_t first, uint32_t count,
+                TailObserver& tail) {
+    const uint32_t ready = run.sequence->num_ready(), end = first + count;
+    std::vector<kernel::BatchRow> rows;
+    for (uint32_t p = first; p < end; ++p) rows.push_back({0, p, p >= ready});
+    std::vector<uint32_t> outputs;
+    for (uint32_t i = count - tail.NumOutputs(first, count); i < count; ++i) outputs.push_back(i);
+    const auto observed = tail.Observe(first, count, 0);
+    const SpanTable* table = &run.sequence->table();
+    const auto logits =
+        runner_->Run({std::span(prompt).subspan(first, count),
+                      rows,
+                      {&table, 1},
+                      outputs,
+                      observed ? std::span(&*observed, 1) : std::span<const kernel::ObservedRows>(),
+                      run.sequence->checkpoint_layers()});
+    ASSERT_TRUE(logits.ok()) << logits.status().ToString();
+    layer_rows_ += uint64_t{count} * model_->info().num_layers;
+    const auto num_outputs = static_cast<uint32_t>(outputs.size());
+    tail.AddLogits(prompt, end, num_outputs, *logits, Vocabulary());
+    if (end == prompt.size()) {
+      const float* last = *logits + size_t{num_outputs - 1} * Vocabulary();
+      run.logits.assign(last, last + Vocabulary());
+    }
+    if (end > ready) run.sequence->Commit(std::span(prompt).subspan(ready, end - ready));
+  }
+
+  const model::Model* model_;
+  const uint32_t chunk_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<model::Runner> runner_;
+  uint64_t layer_rows_ = 0;
+};
+
+Tokens RandomTokens(uint64_t seed, size_t count) {
+  base::Random random(seed);
+  Tokens tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(3 + random.Below(280));
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// A head, a clock, a policy and a question.
+Tokens Prompt(uint64_t clock, size_t clock_tokens = kClock, uint64_t question = 1) {
+  const size_t rest = kPrompt - kHead - kClock - 12;
+  return RandomTokens(1, kHead) + RandomTokens(100 + clock, clock_tokens) + RandomTokens(2, rest) +
+         RandomTokens(1000 + question, 12);
+}
+
+SimilarOptions With(ReuseMode mode, uint32_t num_layers = kLayers, uint32_t distance = 3) {
+  SimilarOptions options;
+  options.policy = SimilarPolicy::kOn;
+  options.mode = mode;
+  const bool has_checkpoints = mode == ReuseMode::kLayered || mode == ReuseMode::kAnchored;
+  options.max_reuse_distance = has_checkpoints ? distance : num_layers;
+  options.seam_rows = 4;
+  options.shifted_seam_rows = 8;
+  options.tail_rows = 16;
+  options.always_shadowed = 0;
+  options.shadow_share = 0;
+  options.accept_blast_radius = options.refuse_blast_radius = 1e9;  // the test asks, no check
+  options.max_nll_increase = options.max_entropy_increase = 1e9;
+  options.stale_js = 0;
+  options.garbled_js = 1;
+  return options;
+}
+
+// As many rows as there are.
+SimilarOptions WithAllRows(ReuseMode mode, uint32_t num_layers = kLayers, uint32_t distance = 3) {
+  SimilarOptions options = With(mode, num_layers, distance);
+  options.compute_share = 4;
+  options.seam_compute_share = 1;
+  options.note_share = 1;
+  options.max_compute_share = 1;
+  options.tail_rows = 10'000;
+  return options;
+}
+
+double Divergence(const Logits& exact, const Logits& other) {
+  const double log_sum = LogSumExp(exact), other_log_sum = LogSumExp(other);
+  double divergence = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_p = double{exact[i]} - log_sum;
+    divergence += std::exp(log_p) * (log_p - (double{other[i]} - other_log_sum));
+  }
+  return divergence;
+}
+
+bool BitEqual(const Logits& a, const Logits& b) {
+  return !a.empty() && a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class SimilarMode : public ::testing::TestWithParam<ReuseMode> {
+ protected:
+  // Of a cache of its own, in which nothing is lent.
+  static Logits ExactLogits(const Tokens& prompt) {
+    Bench bench{SimilarOptions()};
+    return bench.Exact(prompt).logits;
+  }
+};
+std::string NameOf(const ::testing::TestParamInfo<ReuseMode>& test) {
+  constexpr const char* kNames[] = {"seam", "layered", "blend", "anchored"};
+  return kNames[static_cast<size_t>(test.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Modes, SimilarMode,
+                         ::testing::Values(ReuseMode::kSeam, ReuseMode::kLayered, ReuseMode::kBlend,
+                                           ReuseMode::kAnchored),
+                         NameOf);
+
+// Section 6, test 2: every row selected is a full prefill.
+TEST_P(SimilarMode, WithAllRowsSelectedIsAFullPrefill) {
+  for (const uint32_t chunk : {7u, 64u, 512u}) {
+    Bench bench(WithAllRows(GetParam()), chunk);
+    bench.Exact(Prompt(1));
+    auto run = bench.Borrow(Prompt(2));
+    ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+    EXPECT_TRUE(BitEqual(run.logits, ExactLogits(Prompt(2)))) << "chunks of " << chunk;
+    EXPECT_EQ(run.sequence->CheckFirstToken(run.logits).action, Action::kAccept);
+  }
+  // Shifted rows are written for the donor's frame: equal but for rounding.
+  Bench bench(WithAllRows(GetParam()));
+  bench.Exact(Prompt(1));
+  const Tokens longer = Prompt(3, kClock + 5);
+  const auto run = bench.Borrow(longer);
+  ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+  EXPECT_LT(Divergence(ExactLogits(longer), run.logits), 1e-4);
+}
+
+// Test 1: donor == prompt is the exact path.
+TEST_P(SimilarMode, TheDonorsOwnPromptIsExact) {
+  Bench bench(With(GetParam()));
+  const Logits first = bench.Exact(Prompt(1)).logits;
+  const auto again = bench.Borrow(Prompt(1));
+  EXPECT_FALSE(again.is_borrowed());
+  EXPECT_EQ(again.reason, SimilarReason::kNothingToGain);
+  EXPECT_TRUE(BitEqual(again.logits, first));
+}
+
+// Test 5.
+TEST_P(SimilarMode, AnEditOfTheTailAloneIsExact) {
+  Bench bench(With(GetParam()));
+  bench.Exact(Prompt(1));
+  const Tokens other = Prompt(1, kClock, 2);
+  const auto run = bench.Borrow(other);
+  EXPECT_FALSE(run.is_borrowed());
+  EXPECT_TRUE(BitEqual(run.logits, ExactLogits(other)));
+}
+
+// Test 4: no row sees a later one, and chunks do not matter.
+TEST_P(SimilarMode, NoRowSeesALaterOne) {
+  std::vector<Bench> benches;
+  std::vector<Bench::Run> runs;
+  std::vector<Tokens> prompts = {Prompt(2), Prompt(2), Prompt(2)};
+  prompts[1].back() = (prompts[1].back() + 1) % 280;
+  benches.reserve(3);
+  for (size_t i = 0; i < 3; ++i) {
+    benches.emplace_back(With(GetParam()), i == 2 ? 5u : 64u);
+    benches.back().Exact(Prompt(1));
+    runs.push_back(benches.back().Borrow(prompts[i]));
+    ASSERT_TRUE(runs[i].is_borrowed()) << SimilarReasonName(runs[i].reason);
+  }
+  for (uint32_t p = 0; p + 1 < kPrompt; ++p) {
+    ASSERT_EQ(benches[0].ValuesAt(runs[0], p), benches[1].ValuesAt(runs[1], p)) << "row " << p;
+  }
+  EXPECT_NE(benches[0].ValuesAt(runs[0], kPrompt - 1), benches[1].ValuesAt(runs[1], kPrompt - 1));
+  EXPECT_FALSE(BitEqual(runs[0].logits, runs[1].logits));
+  EXPECT_TRUE(BitEqual(runs[0].logits, runs[2].logits));
+}
+
+// The donor's rows come to no harm, and what comes of them is nobody's.
+TEST_P(SimilarMode, WhatItComputesIsNeverFoundAgain) {
+  Bench bench(With(GetParam()));
+  bench.Exact(Prompt(1));
+  const CacheStats before = bench.cache().Stats();
+  {
+    auto run = bench.Borrow(Prompt(2));
+    ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+    EXPECT_EQ(run.sequence->CheckFirstToken(run.logits).action, Action::kAccept);
+    for (TokenId token = 5; token < 45; ++token) bench.Generate(run, token);
+    EXPECT_EQ(bench.cache().Stats().stored_blocks, before.stored_blocks);
+    EXPECT_EQ(bench.cache().Stats().donors, before.donors);
+  }
+  EXPECT_EQ(bench.cache().Stats().in_use_pages, 0u);
+  EXPECT_EQ(bench.cache().Stats().cached_pages, before.cached_pages);
+  const auto exact = bench.Exact(Prompt(2));
+  EXPECT_TRUE(BitEqual(exact.logits, ExactLogits(Prompt(2))));
+  const auto donor = bench.Exact(Prompt(1));
+  EXPECT_TRUE(BitEqual(donor.logits, ExactLogits(Prompt(1))));
+}
+
+// Near, and nearer than with nothing computed but what no span covers.
+TEST_P(SimilarMode, IsNearTheExactAnswerWithAPartOfTheWork) {
+  for (const size_t clock_tokens : {kClock, kClock + 3}) {
+    Bench bench(With(GetParam()));
+    bench.Exact(Prompt(1));
+    const uint64_t before = bench.layer_rows();
+    const Tokens prompt = Prompt(2, clock_tokens);
+    auto run = bench.Borrow(prompt);
+    ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+    const uint64_t full = uint64_t{kPrompt - kHead} * kLayers;
+    EXPECT_LT(bench.layer_rows() - before, full * 9 / 10);
+    const Logits exact = ExactLogits(prompt);
+    EXPECT_FALSE(BitEqual(run.logits, exact));
+    EXPECT_LT(Divergence(exact, run.logits), 0.05);
+    EXPECT_LT(Divergence(exact, run.logits), Divergence(exact, ExactLogits(Prompt(9, 3, 7))) / 5);
+    // It goes on from what it has.
+    EXPECT_EQ(run.sequence->CheckFirstToken(run.logits).action, Action::kAccept);
+    Bench plain{SimilarOptions()};
+    auto reference = plain.Exact(prompt);
+    for (const TokenId token : {11, 12, 13}) {
+      EXPECT_LT(Divergence(plain.Generate(reference, token), bench.Generate(run, token)), 0.05);
+    }
+  }
+}
+
+TEST_P(SimilarMode, RunsMoreRowsWhenItIsInDoubt) {
+  SimilarOptions options = With(GetParam());
+  options.policy = SimilarPolicy::kStrict;
+  options.converged_js = 0.7;
+  Bench bench(options);
+  bench.Exact(Prompt(1));
+  const Tokens prompt = Prompt(2);
+  auto run = bench.Borrow(prompt);
+  ASSERT_TRUE(run.is_borrowed());
+  const auto rows = [&] {
+    uint32_t count = 0;
+    for (const Selection::Range& range : run.sequence->computed_rows()) count += range.num_rows;
+    return count;
+  };
+  const uint32_t first = rows();
+  const Logits before = run.logits;
+  ASSERT_EQ(run.sequence->CheckFirstToken(run.logits).action, Action::kEnlarge);
+  EXPECT_EQ(run.sequence->num_ready(), kHead);
+  EXPECT_GT(rows(), first);
+  bench.Compute(run, prompt);
+  EXPECT_FALSE(BitEqual(run.logits, before));
+  const Verdict verdict = run.sequence->CheckFirstToken(run.logits);
+  EXPECT_NE(verdict.action, Action::kEnlarge);
+  EXPECT_GT(rows(), first);
+}
+
+TEST_P(SimilarMode, BranchesGoOnAsTheirSourceDoes) {
+  Bench bench(With(GetParam()));
+  bench.Exact(Prompt(1));
+  auto run = bench.Borrow(Prompt(2));
+  ASSERT_TRUE(run.is_borrowed());
+  EXPECT_EQ(run.sequence->CheckFirstToken(run.logits).action, Action::kAccept);
+  auto forked = run.sequence->Fork(run.sequence->num_ready(), 40);
+  ASSERT_TRUE(forked.ok()) << forked.status().ToString();
+  Bench::Run branch{.sequence = *std::move(forked), .reason = run.reason, .logits = {}};
+  for (TokenId token = 5; token < 45; ++token) {
+    ASSERT_TRUE(BitEqual(bench.Generate(branch, token), bench.Generate(run, token))) << token;
+  }
+}
+
+RequestReport ReportOf(Engine& engine, const Tokens& prompt, SimilarPolicy policy) {
+  const auto report = std::make_shared<std::promise<RequestReport>>();
+  GenerationRequest request;
+  request.prompt = prompt;
+  request.similar = policy;
+  request.max_tokens = 6;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  const auto id = engine.Submit(request, [report](const Event& event) {
+    if (event.kind == Event::Kind::kFinished) report->set_value(*event.report);
+  });
+  EXPECT_TRUE(id.ok()) << id.status().ToString();
+  return report->get_future().get();
+}
+
+std::unique_ptr<Engine> NewEngine(Cache& cache) {
+  EngineOptions options;
+  options.chunk_tokens = 50;
+  auto engine = Engine::Create(TinyModel(), cache, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  return *std::move(engine);
+}
+
+TEST_P(SimilarMode, IsWhatTheEngineRuns) {
+  Bench bench(With(GetParam()));
+  const auto engine = NewEngine(bench.cache());
+  const RequestReport donor = ReportOf(*engine, Prompt(1), SimilarPolicy::kOn);
+  EXPECT_EQ(donor.similar_reason, SimilarReason::kNoDonor);
+  EXPECT_EQ(engine->Stats().cache.donor_notes, 1u);
+  const RequestReport report = ReportOf(*engine, Prompt(2), SimilarPolicy::kOn);
+  EXPECT_EQ(report.similar_reason, SimilarReason::kNone);
+  EXPECT_GT(report.similar_tokens, kPrompt / 4);
+  EXPECT_LT(report.computed_tokens, kPrompt - kHead);
+  EXPECT_EQ(report.generated_tokens, 6u);
+  // The same rows, chunk or not.
+  Bench other(With(GetParam()), 512);
+  other.Exact(Prompt(1));
+  const auto run = other.Borrow(Prompt(2));
+  const auto likeliest = std::max_element(run.logits.begin(), run.logits.end());
+  EXPECT_EQ(report.branches[0].tokens[0], static_cast<TokenId>(likeliest - run.logits.begin()));
+}
+
+TEST_P(SimilarMode, FallsBackToTheExactAnswer) {
+  SimilarOptions options = With(GetParam());
+  options.accept_blast_radius = options.refuse_blast_radius = 0;
+  options.wasted_compute_share = 1;
+  Bench bench(options);
+  const auto engine = NewEngine(bench.cache());
+  ReportOf(*engine, Prompt(1), SimilarPolicy::kOn);
+  const RequestReport report = ReportOf(*engine, Prompt(2), SimilarPolicy::kOn);
+  EXPECT_TRUE(report.fell_back);
+  EXPECT_EQ(report.similar_reason, SimilarReason::kBlastRadius);
+  Bench plain{SimilarOptions()};
+  const auto exact_engine = NewEngine(plain.cache());
+  const RequestReport exact = ReportOf(*exact_engine, Prompt(2), SimilarPolicy::kOff);
+  EXPECT_EQ(report.branches[0].tokens, exact.branches[0].tokens);
+}
+
+// The same on the default model: a short text, behind another clock.
+TEST_P(SimilarMode, OnTheDefaultModelIsAFullPrefillOrNearIt) {
+  model::LoadOptions load;
+  load.path = model::DefaultModelPath();
+  ASSERT_NE(load.path, "") << "no default model: run the set-up, or set KVLINK_TEST_MODEL";
+  const auto loaded = model::Model::Load(load);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  const model::Model& model = **loaded;
+  const uint32_t num_layers = model.info().num_layers;
+  Tokens donor = model.tokenizer().Encode(model::MakePrompt(3, 260), true, false);
+  donor.resize(260);
+  Tokens prompt = donor;
+  for (size_t i = 20; i < 24; ++i) prompt[i] = prompt[i + 60];
+  const Logits exact = Bench(SimilarOptions(), 512, model).Exact(prompt).logits;
+  Bench all(WithAllRows(GetParam(), num_layers, 7), 512, model);
+  all.Exact(donor);
+  const auto whole = all.Borrow(prompt);
+  ASSERT_TRUE(whole.is_borrowed()) << SimilarReasonName(whole.reason);
+  EXPECT_TRUE(BitEqual(whole.logits, exact));
+  Bench some(With(GetParam(), num_layers, 7), 512, model);
+  some.Exact(donor);
+  const auto part = some.Borrow(prompt);
+  ASSERT_TRUE(part.is_borrowed()) << SimilarReasonName(part.reason);
+  EXPECT_FALSE(BitEqual(part.logits, exact));
+  EXPECT_LT(Divergence(exact, part.logits), 0.05);
+}
+
+}  // namespace
+}  // namespace kvlink::engine
