@@ -24,7 +24,7 @@ class GraphCache final : public BlockCache {
         capacity_(capacity),
         pool_(MakePool(capacity)),
         graph_(tokens_, capacity),
-        evicted_(2 * capacity),
+        evicted_(capacity / 2),
         block_of_(trace.num_nodes(), kNoBlock) {}
 
   bool Contains(NodeId node) const override { return block_of_[node] != kNoBlock; }

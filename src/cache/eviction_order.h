@@ -4,10 +4,11 @@
 //
 // - Scan-resistant: while reused blocks that nobody uses hold no more than kProtectedShare of the
 //   pages, a block that one request used goes before one that several used, so a flood of one-off
-//   prompts cannot flush what is hot. Above it the older of both goes, as conversations are reused
-//   from their second turn on and most of them are over; above kReusedShare the first of the reused
-//   goes. Otherwise what was popular yesterday would fill the cache and every new prompt would be
-//   evicted before it is seen again. (ADR 0019 has the figures.)
+//   prompts cannot flush what is hot. Above it the older of both goes (a reused block counts as
+//   younger by kReusedWorth), as conversations are reused from their second turn on and most of
+//   them are over; above kReusedShare the first of the reused goes. Otherwise what was popular
+//   yesterday would fill the cache and every new prompt would be evicted before it is seen again.
+//   (ADR 0019 has the figures.)
 // - Cost-aware: `worth` is the time, in ticks, that a block outlives its last use because it is
 //   dear to recompute: rows * (1 + position / kDearPosition), as a later row attends to more rows.
 //   It is added to the age, not compared first (GreedyDual, Young 1991; Cao and Irani 1997), so
@@ -37,7 +38,8 @@ struct EvictionKey {
 
 class EvictionOrder {
  public:
-  static constexpr double kProtectedShare = 0.4;
+  static constexpr double kProtectedShare = 0.35;
+  static constexpr double kReusedWorth = 1;  // ticks a page of the pool: half of what turns it over
   static constexpr double kReusedShare = 0.8;
   static constexpr double kDearPosition = 4096;  // where attention about doubles a row's cost
   static constexpr double kMaxWorth = 4;         // in blocks at the start of a prompt
@@ -70,7 +72,8 @@ class EvictionOrder {
     if (once.empty()) return reused.begin()->id;
     const auto held = static_cast<double>(reused_cached_pages);
     const auto total = static_cast<double>(total_pages_);
-    const bool is_older = reused.begin()->expiry < once.begin()->expiry;
+    const auto worth = static_cast<uint64_t>(kReusedWorth * total);
+    const bool is_older = reused.begin()->expiry + worth < once.begin()->expiry;
     const bool reused_goes =
         held > kReusedShare * total || (held > kProtectedShare * total && is_older);
     return (reused_goes ? reused : once).begin()->id;

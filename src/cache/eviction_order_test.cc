@@ -52,11 +52,12 @@ TEST(EvictionOrder, ReusedBlocksThatFillTheCacheGoFirstSoThatNewOnesCanBeSeenTwi
 }
 
 TEST(EvictionOrder, AboveTheProtectedShareTheOlderOfReusedAndOnceUsedGoesFirst) {
+  // Reused blocks count as younger by a tick a page.
   const std::vector<Candidate> candidates = {{.times_used = 2, .last_use = 1000},
-                                             {.times_used = 1, .last_use = 1001},
-                                             {.times_used = 1, .last_use = 999}};
-  EXPECT_EQ(OrderOf(candidates, 40), (std::vector<BlockId>{2, 1, 0}));
-  EXPECT_EQ(OrderOf(candidates, 41), (std::vector<BlockId>{2, 0, 1}));
+                                             {.times_used = 1, .last_use = 1001 + kPages},
+                                             {.times_used = 1, .last_use = 1000 + kPages}};
+  EXPECT_EQ(OrderOf(candidates, 35), (std::vector<BlockId>{2, 1, 0}));
+  EXPECT_EQ(OrderOf(candidates, 36), (std::vector<BlockId>{2, 0, 1}));
 }
 
 TEST(EvictionOrder, ACheapBlockGoesBeforeADearOneOfTheSameAge) {

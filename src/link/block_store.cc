@@ -67,8 +67,12 @@ Status BlockStore::Exhausted(uint64_t pages) const {
 void BlockStore::Evict(BlockId id) {
   if (EvictNotes(id)) return;
   if (index_.IsFull(id)) {
-    if (!evicted_) evicted_.emplace(total_pages_ * 2);
+    if (!evicted_) {
+      evicted_.emplace(total_pages_ * 2);
+      evicted_lately_.emplace(total_pages_ / 2);
+    }
     evicted_->Add(index_.KeyOf(id));
+    evicted_lately_->Add(index_.KeyOf(id));
     observed_.Removed(index_, id);
   }
   if (donors_ != nullptr) {
@@ -127,7 +131,9 @@ BlockId BlockStore::Publish(BlockId id, const match::Root& root, std::span<const
   if (tokens.size() < shape_.tokens_per_block) return id;
   counters_->stored_blocks.Add();
   observed_.Stored(index_, id, root);
-  if (WasEvicted(index_.KeyOf(id))) graph_.CountUse(id);  // wanted again: not a one-off
+  if (evicted_lately_ && evicted_lately_->Contains(index_.KeyOf(id))) {
+    graph_.CountUse(id);  // wanted again: no one-off
+  }
   if (tiers_ != nullptr) tiers_->NoteFull(id, root, graph_[id].parent, tokens, may_leave_ram);
   return id;
 }
@@ -136,6 +142,7 @@ void BlockStore::Clear() {
   graph_.UnpinAll();
   while (const std::optional<BlockId> victim = graph_.Victim()) Evict(*victim);
   evicted_.reset();
+  evicted_lately_.reset();
   if (index_.num_blocks() == 0) observed_.Cleared();
 }
 
@@ -178,9 +185,10 @@ void BlockStore::AddTo(CacheStats* stats) const {
   stats->pinned_bytes = pinned_bytes();
   stats->donor_notes = notes_.num_notes();
   stats->note_pages = notes_.num_pages();
-  stats->tracking_bytes += graph_.tracking_bytes() + index_.tracking_bytes() +
-                           (evicted_ ? evicted_->tracking_bytes() : 0) + pool_->tracking_bytes() +
-                           notes_.tracking_bytes();
+  stats->tracking_bytes +=
+      graph_.tracking_bytes() + index_.tracking_bytes() +
+      (evicted_ ? evicted_->tracking_bytes() + evicted_lately_->tracking_bytes() : 0) +
+      pool_->tracking_bytes() + notes_.tracking_bytes();
 }
 
 }  // namespace kvlink::link

@@ -105,7 +105,9 @@ class BlockStore {
   match::PrefixIndex index_;
   const ObservedBlocks observed_;
   DonorNotes notes_;
-  std::optional<match::EvictedKeys> evicted_;  // since the first eviction: costs nothing before
+  // Since the first eviction: cost nothing before. `evicted_lately_` tells whether a block that
+  // comes back was gone for a short time only (ADR 0019).
+  std::optional<match::EvictedKeys> evicted_, evicted_lately_;
   uint64_t peak_in_use_bytes_ = 0;
 };
 
