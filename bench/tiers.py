@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -39,8 +40,17 @@ class Redis:
 
 
 def run(arguments, workload, kv_memory, modes, *tiers):
-    return kvlink_bench(arguments, "--workload", workload, "--limit", str(arguments.limit), "--concurrency",
-                        str(arguments.concurrency), "--modes", modes, "--ignore-eos", "--kv-memory", str(kv_memory), *tiers)
+    return kvlink_bench(arguments, "--workload", workload, "--concurrency", str(arguments.concurrency), "--modes", modes,
+                        "--ignore-eos", "--kv-memory", str(kv_memory), *tiers)
+
+
+def interleaved(arguments, workload, folder):
+    """The workload's lines as they are run: what belongs together lies apart, as with many users at once."""
+    lines = Path(workload).read_text(encoding="utf-8").splitlines()[:arguments.take or None]
+    apart = [line for first in range(arguments.interleave) for line in lines[first::arguments.interleave]]
+    path = Path(folder) / Path(workload).name
+    path.write_text("\n".join(apart[:arguments.limit or None]) + "\n", encoding="utf-8")
+    return str(path)
 
 
 def measure(arguments, workload):
@@ -79,7 +89,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_arguments(parser)
     parser.add_argument("--workload", action="append", required=True, help="conversations (JSON lines); may be repeated")
-    parser.add_argument("--limit", type=int, default=0, help="first N lines; 0: all")
+    parser.add_argument("--take", type=int, default=0, help="of the first N lines; 0: all")
+    parser.add_argument("--interleave", type=int, default=1, help="every N-th line first, then every N-th from the second on, ...")
+    parser.add_argument("--limit", type=int, default=0, help="then the first N lines; 0: all")
     parser.add_argument("--concurrency", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=float, default=4, help="working set over RAM")
@@ -89,7 +101,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.redis and shutil.which("redis-server") is None:
         parser.error("--redis: redis-server is not installed")
-    results = [measure(arguments, workload) for workload in arguments.workload]
+    with tempfile.TemporaryDirectory() as folder:
+        results = [measure(arguments, interleaved(arguments, workload, folder)) for workload in arguments.workload]
     print(markdown(["workload", "RAM", "hit rate", "with tier", "tokens loaded", "requests/s", "with tier", "ratio", "CPU ratio"],
                    [row(result) for result in results]))
     write_json(arguments.json, {"model": Path(arguments.model).name, "threads": arguments.threads,
