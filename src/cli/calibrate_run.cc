@@ -167,7 +167,7 @@ class Calibration {
       const PairOutcome& strictest = figures_.outcomes.front().back();
       if (is_decisive) {
         ++decisive_tried_;
-        usable_ += strictest.is_usable() ? 1 : 0;
+        usable_ += strictest.trial.was_planned && strictest.is_usable() ? 1 : 0;
       } else {
         accepted_[edit] += strictest.trial.is_accepted() ? 1 : 0;
       }
