@@ -11,6 +11,13 @@ double UnixSeconds() {
   return std::chrono::duration<double>(now).count();
 }
 
+// "*", or 0 to 65535. libzmq takes larger numbers, and listens somewhere else.
+bool IsPort(const std::string& text) {
+  if (text == "*") return true;
+  if (text.empty() || text.size() > 5) return false;
+  return text.find_first_not_of("0123456789") == text.npos && std::stoi(text) <= 65535;
+}
+
 }  // namespace
 
 void AddKvEventOptions(CLI::App& app, KvEventFlags& flags) {
@@ -24,12 +31,11 @@ void AddKvEventOptions(CLI::App& app, KvEventFlags& flags) {
 }
 
 Result<std::string> ParseEventEndpoint(const std::string& text) {
-  if (!text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos) {
-    return "tcp://127.0.0.1:" + text;
-  }
-  if (text.starts_with("tcp://") || text.starts_with("ipc://")) return text;
+  if (text != "*" && IsPort(text)) return "tcp://127.0.0.1:" + text;
+  if (text.starts_with("ipc://")) return text;
+  if (text.starts_with("tcp://") && IsPort(text.substr(text.rfind(':') + 1))) return text;
   return Status(StatusCode::kInvalidArgument,
-                "'" + text + "' is no port and does not start with tcp:// or ipc://");
+                "'" + text + "' is neither a port, nor tcp://ADDRESS:PORT, nor ipc://PATH");
 }
 
 Result<std::unique_ptr<events::Publisher>> StartKvEvents(const KvEventFlags& flags) {

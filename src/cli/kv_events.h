@@ -16,7 +16,7 @@ struct KvEventFlags {
 
 void AddKvEventOptions(CLI::App& app, KvEventFlags& flags);
 
-// "5557" is tcp://127.0.0.1:5557. kInvalidArgument: neither that nor tcp:// nor ipc://.
+// "5557" is tcp://127.0.0.1:5557. kInvalidArgument: neither that nor tcp:// with a port nor ipc://.
 Result<std::string> ParseEventEndpoint(const std::string& text);
 
 // Null: they are off. kInvalidArgument, kUnavailable: an endpoint cannot be used.
