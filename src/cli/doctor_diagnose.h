@@ -28,7 +28,7 @@ struct DoctorLimits {
   double refused_share = 0.25;   // of those with a donor: refused by the forward check
   double fallback_share = 0.10;  // of the attempts: given up by the backward check
   double match_share = 0.01;     // of the time to the first token, and
-  double match_ms = 0.1;         //   a request, on average
+  double match_ms = 0.1;         //   a request, median
   double wrong_accepts = 0.05;   // upper bound, at
   double confidence = 0.95;
   size_t looked_back = 256;  // earlier requests that one is compared with

@@ -60,7 +60,13 @@ class DoctorPromptsTest : public ::testing::Test {
     EXPECT_TRUE(facts.ok()) << facts.status().message();
     return facts.ok() ? *facts : DoctorFacts{};
   }
-  std::vector<Finding> Findings() { return Diagnose(Replay()).findings; }
+  // How long lookups take here is the machine's business.
+  static Diagnosis Judge(const DoctorFacts& facts) {
+    DoctorLimits limits;
+    limits.match_ms = 1e9;
+    return Diagnose(facts, limits);
+  }
+  std::vector<Finding> Findings() { return Judge(Replay()).findings; }
   std::vector<std::string> Ids() {
     std::vector<std::string> ids;
     for (const Finding& finding : Findings()) ids.push_back(finding.id);
@@ -76,7 +82,7 @@ TEST_F(DoctorPromptsTest, QuestionsBehindOnePolicyAreHealthy) {
   const std::string policy = Words(1, 600);
   for (uint64_t i = 0; i < 12; ++i) Ask(policy, Words(100 + i, 20));
   const DoctorFacts facts = Replay();
-  const Diagnosis diagnosis = Diagnose(facts);
+  const Diagnosis diagnosis = Judge(facts);
   EXPECT_THAT(diagnosis.findings, IsEmpty());
   EXPECT_GT(diagnosis.hit_rate, 0.8);
 }
@@ -87,7 +93,7 @@ TEST_F(DoctorPromptsTest, AClockInFrontOfThePolicyIsFoundWithItsTokenAndMessage)
     Ask("TIME 10:" + std::to_string(i) + ":00 " + policy, Words(100 + i, 20));
   }
   const DoctorFacts facts = Replay();
-  const std::vector<Finding> findings = Diagnose(facts).findings;
+  const std::vector<Finding> findings = Judge(facts).findings;
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].id, "mutating_head");
   EXPECT_THAT(findings[0].what, HasSubstr("in message 0"));
@@ -104,14 +110,14 @@ TEST_F(DoctorPromptsTest, WithSimilarReuseOnTheClockIsHealthy) {
   for (int i = 10; i < 22; ++i) {
     Ask("TIME 10:" + std::to_string(i) + ":00 " + policy, Words(100 + i, 20));
   }
-  const Diagnosis diagnosis = Diagnose(Replay());
+  const Diagnosis diagnosis = Judge(Replay());
   EXPECT_THAT(diagnosis.findings, IsEmpty());
   EXPECT_GT(diagnosis.similar_rate, 0.6);
 }
 
 TEST_F(DoctorPromptsTest, StrangersAreHealthyAndShareNothing) {
   for (uint64_t i = 0; i < 12; ++i) Ask(Words(200 + i, 400), Words(100 + i, 20));
-  const Diagnosis diagnosis = Diagnose(Replay());
+  const Diagnosis diagnosis = Judge(Replay());
   EXPECT_THAT(diagnosis.findings, IsEmpty());
   EXPECT_THAT(diagnosis.notes, ElementsAre(HasSubstr("no fault of the cache")));
 }
