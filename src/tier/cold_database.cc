@@ -72,6 +72,9 @@ rocksdb::DBOptions DatabaseOptions(const ColdTierOptions& options) {
   database.create_missing_column_families = true;
   // After a torn or flipped byte in the log: what was written before it.
   database.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  database.atomic_flush = true;  // a lost log leaves no block without its entry
+  // Opening writes as little as it can: the device may be full.
+  database.avoid_flush_during_recovery = true;
   database.allow_fallocate = false;  // files take what they hold
   database.max_background_jobs = 2;
   database.max_open_files = 256;
@@ -105,6 +108,13 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const ColdTierOptions& options, bool 
 
 Status Unusable(StatusCode code, const std::string& directory, const std::string& why) {
   return {code, "cold store '" + directory + "': " + why};
+}
+
+void RemoveFiles(const std::string& directory, bool (*which)(const fs::path&)) {
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(directory, error)) {
+    if (which(file.path())) fs::remove_all(file.path(), error);
+  }
 }
 
 // Makes or finds COLD_STORE and locks it; gives the descriptor.
@@ -170,11 +180,14 @@ Result<std::unique_ptr<ColdDatabase>> ColdDatabase::Open(const ColdTierOptions& 
   if (!lock.ok()) return lock.status();
   std::unique_ptr<ColdDatabase> database(new ColdDatabase(options.directory, *lock));
   Status status = database->OpenRocks(options);
+  if (status.code() == StatusCode::kResourceExhausted && !options.read_only) {
+    // Reading the log back takes room. What was written last is lost, as it may be.
+    RemoveFiles(options.directory, [](const fs::path& file) { return file.extension() == ".log"; });
+    status = database->OpenRocks(options);
+  }
   if (status.code() == StatusCode::kDataLoss && options.recreate_if_damaged && !options.read_only) {
-    std::error_code error;
-    for (const fs::directory_entry& file : fs::directory_iterator(options.directory, error)) {
-      if (file.path().filename() != kMarkerName) fs::remove_all(file.path(), error);
-    }
+    RemoveFiles(options.directory,
+                [](const fs::path& file) { return file.filename() != kMarkerName; });
     status = database->OpenRocks(options);
   }
   if (!status.ok()) return status;
@@ -195,8 +208,10 @@ Status ColdDatabase::OpenRocks(const ColdTierOptions& options) {
           : rocksdb::DB::Open(database, directory_, families, &handles, &rocks);
   if (!status.ok()) {
     const bool damaged = status.IsCorruption() || status.IsNotFound() || status.IsPathNotFound();
-    return Unusable(damaged ? StatusCode::kDataLoss : StatusCode::kUnavailable, directory_,
-                    status.ToString());
+    const StatusCode code = damaged              ? StatusCode::kDataLoss
+                            : status.IsNoSpace() ? StatusCode::kResourceExhausted
+                                                 : StatusCode::kUnavailable;
+    return Unusable(code, directory_, status.ToString());
   }
   rocks_.reset(rocks);
   default_ = handles[0];

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tier/cold_tier.h"
@@ -29,12 +31,15 @@ ColdTierOptions OptionsOf(const std::string& directory, uint64_t budget = uint64
   return options;
 }
 
+std::string WriterProgram() {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cold_writer").string();
+}
+
 // cold_writer as a child, until it has confirmed `lines` blocks; then it is killed.
 class Writer {
  public:
   Writer(const ColdTierOptions& options, size_t block_bytes) {
-    const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cold_writer";
+    const std::string program = WriterProgram();
     const std::string budget = std::to_string(options.budget_bytes);
     const std::string bytes = std::to_string(block_bytes);
     int ends[2];
@@ -240,17 +245,40 @@ TEST(ColdFault, TheFreeRoomThatMustStayIsKept) {
   EXPECT_THAT((*tier)->LastError(), HasSubstr("free on the device"));
 }
 
+// On a file system of 24 MB of its own, where the system lets us make one.
+TEST(ColdFault, NoSpaceLeftIsCountedAndInvisible) {
+  const TempDirectory directory;
+  const std::string in_namespace =
+      "unshare --mount --map-root-user sh -c 'mount -t tmpfs -o size=24m none \"" +
+      directory.path() + "\" && ";
+  if (std::system((in_namespace + "true' 2>/dev/null").c_str()) != 0) {
+    GTEST_SKIP() << "no file system can be mounted here";
+  }
+  const std::string command = in_namespace + "exec \"" + WriterProgram() + "\" \"" +
+                              (directory / "store") + "\" 67108864 300000 100'";
+  std::FILE* said = ::popen(command.c_str(), "r");
+  std::map<std::string, int> words;
+  char subject[32], word[32];
+  while (std::fscanf(said, "%31s %31s", subject, word) == 2) {
+    const bool of_block = std::isdigit(static_cast<unsigned char>(subject[0])) != 0;
+    ++words[of_block ? word : std::string(subject) + " " + word];
+  }
+  EXPECT_EQ(::pclose(said), 0);
+  EXPECT_GT(words["ok"], 20);
+  EXPECT_GT(words["full"], 10) << "io: " << words["io"];
+  EXPECT_EQ(words["now sound"], 1);
+  EXPECT_EQ(words["again sound"], 1);
+}
+
 // Files may not grow past 1.6 MB (a log is longer), as on a full disk: in a child, since the limit
 // is of the process.
 TEST(ColdFault, ADiskThatTakesNoMoreLosesNothingOldAndShowsNothingNew) {
   const TempDirectory directory;
   const ColdTierOptions options = OptionsOf(directory / "store");
   Fill(options);
-  const std::string limited =
-      "trap '' XFSZ; ulimit -f 3200; exec '" +
-      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cold_writer").string() +
-      "' '" + options.directory + "' " + std::to_string(options.budget_bytes) +
-      " 100000 | head -n 40 >'" + (directory / "said") + "'";
+  const std::string limited = "trap '' XFSZ; ulimit -f 3200; exec '" + WriterProgram() + "' '" +
+                              options.directory + "' " + std::to_string(options.budget_bytes) +
+                              " 100000 | head -n 40 >'" + (directory / "said") + "'";
   ASSERT_NE(std::system(limited.c_str()), -1);
   std::ifstream said(directory / "said");
   std::set<uint64_t> confirmed;

@@ -6,7 +6,7 @@
 // Both are written in one batch, so a block and its index entry appear together or not at all.
 // Durability: a write-ahead log that is written but not synced, so that kill -9 of the process
 // loses nothing that Put confirmed; a power failure may lose the last seconds, never makes half a
-// block.
+// block. Opening on a device without any room left drops the log, the last megabytes written.
 //
 // Invariants
 //   1. live bytes <= live_bytes_limit < budget_bytes; what the directory takes on the device stays
@@ -40,7 +40,8 @@ struct ColdTierOptions {
 };
 
 // kInvalidArgument: the options. kFailedPrecondition: another process has it open, the directory
-// holds something else, or a newer version. kUnavailable, kDataLoss: the device, the structure.
+// holds something else, or a newer version. kUnavailable, kResourceExhausted, kDataLoss: the
+// device, its room, the structure.
 Result<std::unique_ptr<BlockTier>> OpenColdTier(const ColdTierOptions& options);
 
 }  // namespace kvlink::tier
