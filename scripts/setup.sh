@@ -15,7 +15,7 @@ log=$deps/logs/setup.log
 
 packages=(
   # compiler and tools
-  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv clang-format-14 qemu-user
+  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv python3-dev clang-format-14 qemu-user
   # libraries: what each is for is in THIRD_PARTY_LICENSES.md
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
   prometheus-cpp-dev libtomlplusplus-dev libcairo2-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
@@ -102,6 +102,16 @@ make_venv() {
   logged "$python" -m venv "$venv"
   logged "$venv/bin/python" -m pip install --require-hashes -r scripts/requirements-test.txt
   mark_done venv "$key"
+}
+
+# What builds the Python package goes into the same environment.
+add_python_build() {
+  local key
+  key=$(digest add_python_build scripts/requirements-python.txt)
+  done_already python-build "$key" "$venv/lib/python3.11/site-packages/pybind11/__init__.py" && return
+  say "adding what builds the Python package"
+  logged "$venv/bin/python" -m pip install --require-hashes -r scripts/requirements-python.txt
+  mark_done python-build "$key"
 }
 
 # pip checks the digest pinned in the requirements file.
@@ -204,6 +214,7 @@ if command -v flock >/dev/null; then # two set-ups at once would trip over each 
 fi
 install_packages
 make_venv
+add_python_build
 fetch_llama_cpp
 fetch_model
 [[ $with_gemma = no ]] || fetch_gemma
