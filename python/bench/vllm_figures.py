@@ -1,9 +1,9 @@
 """The figures of docs/vllm.md: vLLM on CPU with and without the connector. Two cores, about ten minutes.
 
-usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady|binding
+usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady
   restart   time to the first token of a 4,096-token prompt after a restart, with and without
-  steady    fresh prompts and decode, plain and connector alternating
-  binding   decode with the cores that vLLM takes when it sees a connector, and with one
+  steady    fresh prompts and decode: plain vLLM, the connector, and the connector on the cores that
+            vLLM takes by itself when it sees one
 """
 
 import statistics
@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests")]
-from vllm_process import ONE_COMPUTING_CORE, Vllm, environment_of_vllm  # noqa: E402
+from vllm_process import Vllm, environment_of_vllm  # noqa: E402
 
 ENGINE = {"dtype": "bfloat16", "kv_cache_memory_bytes": 400 << 20, "max_num_batched_tokens": 4608}
+ROUNDS = 5
 
 
 def prompt(seed, size):
@@ -53,43 +54,39 @@ def restart(folder, log):
 
 
 def steady(folder, log):
+    """Three engines that wait while another is measured, so that what else runs hits all alike."""
     from processes import cpu_seconds
 
-    figures = {"plain": [], "connector": []}
-    connector = {"ram_bytes": "512MiB", "cold_dir": str(folder / "cold")}
-    with Vllm(None, log, ENGINE) as plain, Vllm(connector, log, ENGINE) as with_connector:
-        for name, vllm in (("plain", plain), ("connector", with_connector)):
+    tiers = {"ram_bytes": "256MiB", "cold_dir": str(folder / "cold")}
+    fresh, decode, cpu = ({name: [] for name in ("plain", "connector", "vLLM's cores")}
+                          for _ in range(3))
+    with Vllm(None, log, ENGINE) as plain, Vllm(tiers, log, ENGINE) as connector, \
+            Vllm({"ram_bytes": "64MiB"}, log, ENGINE, {}) as all_cores:
+        engines = {"plain": plain, "connector": connector, "vLLM's cores": all_cores}
+        for vllm in engines.values():
             vllm.generate([prompt(99, 64)], 4)
-        for i in range(4):
-            for name, vllm in (("plain", plain), ("connector", with_connector)):
+        for i in range(ROUNDS):
+            for name, vllm in engines.items():
                 before = cpu_seconds(vllm.process.pid)
-                fresh = vllm.generate([prompt(1000 + 10 * i + j, 1024) for j in range(2)], 64)
-                decode = vllm.ask(steps=64, rounds=1, prompt=prompt(50, 200))
-                figures[name].append((fresh["seconds"], decode["median"],
-                                      cpu_seconds(vllm.process.pid) - before))
-    print("alternating rounds: two fresh prompts of 1,024 tokens with 64 tokens each; decode alone")
-    for at, what in enumerate(("fresh prompts, s", "decode, s a token", "CPU time of all processes, s")):
-        a, b = ([round_[at] for round_ in figures[name]] for name in ("plain", "connector"))
-        ratio = statistics.median(b) / statistics.median(a)
-        print(f"  {what:30} plain {statistics.median(a):.4f}  connector {statistics.median(b):.4f}"
-              f"  ratio {ratio:.3f}")
-
-
-def binding(folder, log):
-    connector = {"ram_bytes": "64MiB"}
-    for name, options, environment in (("plain", None, {}), ("connector, vLLM's choice", connector, {}),
-                                       ("connector, one core", connector, ONE_COMPUTING_CORE)):
-        with Vllm(options, log, ENGINE, environment) as vllm:
-            vllm.generate([prompt(99, 64)], 4)
-            times = vllm.ask(steps=48, rounds=4, prompt=prompt(50, 200))["all"]
-            print(f"  {name:26} {spread(times)} a token")
+                prompts = [prompt(1000 + 10 * i + j, 1024) for j in range(2)]
+                fresh[name].append(vllm.generate(prompts, 48)["seconds"])
+                cpu[name].append(cpu_seconds(vllm.process.pid) - before)
+                decode[name] += vllm.ask(steps=48, rounds=2, prompt=prompt(50, 200))["all"]
+    print("alternating rounds; a ratio is the median over the rounds of this engine / plain")
+    for what, figures in (("two fresh prompts of 1,024 tokens, 48 tokens each, s", fresh),
+                          ("CPU time of that, all processes, s", cpu),
+                          ("decode alone, s a token", decode)):
+        print(f"  {what}")
+        for name, values in figures.items():
+            ratio = statistics.median(a / b for a, b in zip(values, figures["plain"]))
+            print(f"    {name:14} {spread(values)}  ratio {ratio:.3f}")
 
 
 def main():
     environment_of_vllm()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "vllm.log"
-        {"restart": restart, "steady": steady, "binding": binding}[sys.argv[1]](Path(folder), log)
+        {"restart": restart, "steady": steady}[sys.argv[1]](Path(folder), log)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,5 @@ PYBIND11_MODULE(_kvlink, module) {
   kvlink::python::BindOptions(module);
   kvlink::python::BindSequence(module);
   kvlink::python::BindCache(module);
-#ifdef KVLINK_TIERS
   kvlink::python::BindStore(module);
-#endif
 }
