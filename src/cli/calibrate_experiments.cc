@@ -237,13 +237,20 @@ Result<std::string> RunExperiments(const model::Model& model, const CalibrationO
          "donor lies among twice as many strangers made of the same sentences.\n\n" +
          WindowTables(windows, window_options) +
          "What this shows: how narrow a window must be for edits so dense, and that the length of "
-         "a prompt matters only below some hundred tokens, where few windows lie between the "
-         "edits. What it cannot show: anything about the model. Retrieval sees token ids, so two "
-         "models of different widths with one vocabulary give the same tables, number for number; "
-         "with other vocabularies the same text has other lengths, and nothing else changes. That "
-         "a wider model wants a wider window is therefore no rule of retrieval: the window does "
-         "not touch quality, which the checks decide on raw ids. Spans of fewer than min_run = 16 "
-         "tokens are not lent, so windows up to 14 lose nothing that could be used.\n"
+         "a "
+         "prompt matters only below some hundred tokens, where few windows lie between the edits. "
+         "A "
+         "run of window + 2 equal tokens is certain to share an anchor, but how long it is shows "
+         "only "
+         "between its first and last one: the wider the window, the shorter it seems, and what "
+         "seems "
+         "shorter than min_run = 16 tokens counts for nothing. So in short prompts narrower "
+         "windows "
+         "than 14 find more. What this cannot show: anything about the model. Retrieval sees token "
+         "ids, so two models of different widths with one vocabulary give the same tables, number "
+         "for number; with other vocabularies the same text has other lengths, and nothing else "
+         "changes. That a wider model wants a wider window is therefore no rule of retrieval: the "
+         "window does not touch quality, which the checks decide on raw ids.\n"
          "\n## Experiment: reuse distance\n\n" +
          std::to_string(modes.pairs()) +
          " pairs, the same for every row, with the rows, checks and bounds of the chosen setting. "
