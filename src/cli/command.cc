@@ -46,8 +46,9 @@ int RunCommandLine(int argc, const char* const* argv) {
   CLI::App kvlink(
       "KVLink: serve language models with one copy of every KV block that requests share");
   kvlink.require_subcommand(0, 1);
-  const std::vector<Command> commands = {AddServe(kvlink), AddBench(kvlink), AddCalibrate(kvlink),
-                                         AddDoctor(kvlink), AddInspect(kvlink), AddCkpt(kvlink), AddVersion(kvlink)};
+  const std::vector<Command> commands = {
+      AddServe(kvlink),   AddBench(kvlink), AddCalibrate(kvlink), AddDoctor(kvlink),
+      AddInspect(kvlink), AddCkpt(kvlink),  AddVersion(kvlink)};
   try {
     kvlink.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
