@@ -1,6 +1,7 @@
 // `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -298,6 +299,10 @@ int Serve(const ServeFlags& flags) {
   stack.engine.reset();  // every sequence is gone: what is resident can be written out
   if (!stack.cache->Drain(kDrainPatience)) {
     std::fprintf(stderr, "kvlink: warning: not every block was written to its tiers in time\n");
+  }
+  const uint64_t lost_events = stack.events ? stack.events->counts().dropped : 0;
+  if (lost_events > 0) {
+    std::fprintf(stderr, "kvlink: warning: %" PRIu64 " KV events were dropped\n", lost_events);
   }
   std::fprintf(stderr, "kvlink: stopped\n");
   return 0;
