@@ -2,5 +2,5 @@
 from test_api_openapi import schemathesis
 
 
-def test_many_requests_that_the_document_allows_do_not_fail_the_server(server):
-    schemathesis(server, examples=60, seconds=3000)
+def test_many_requests_that_the_document_allows_do_not_fail_the_server(server, tmp_path):
+    schemathesis(server, tmp_path, examples=60, seconds=3000)

@@ -45,7 +45,7 @@ def test_every_field_that_is_read_is_described(document):
             assert f'"{field}"' in text, f"{name}: {field}"
 
 
-def schemathesis(server, examples, seconds):
+def schemathesis(server, folder, examples, seconds):
     """Requests made up from the document; any answer of 500 and above fails."""
     program = os.path.join(os.path.dirname(sys.executable), "schemathesis")
     here = os.path.dirname(os.path.abspath(__file__))
@@ -54,10 +54,10 @@ def schemathesis(server, examples, seconds):
         [program, "run", f"{server.url}/openapi.json", "--url", server.url, "--checks", "not_a_server_error",
          "--max-examples", str(examples), "--phases", "examples,fuzzing", "--seed", "1", "--workers", "2",
          "--request-timeout", "60", "--generation-database", "none", "--exclude-path", "/v1/embeddings"],
-        capture_output=True, text=True, timeout=seconds, check=False, env=environment)
+        capture_output=True, text=True, timeout=seconds, check=False, env=environment, cwd=folder)
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert server.http.get("/health").status_code == 200
 
 
-def test_no_request_that_the_document_allows_fails_the_server(server):
-    schemathesis(server, examples=4, seconds=500)
+def test_no_request_that_the_document_allows_fails_the_server(server, tmp_path):
+    schemathesis(server, tmp_path, examples=4, seconds=500)

@@ -6,6 +6,7 @@ import pytest
 
 from conftest import PATIENCE_S, filler
 
+GREEDY = {"temperature": 0}  # the client has no argument for it any more
 TOOL = {"name": "get_time", "description": "Tells the time.", "input_schema": {
     "type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"],
     "additionalProperties": False}}
@@ -28,7 +29,7 @@ def total(usage):
 
 def test_a_message_is_answered_and_its_cache_use_told(claude, client, model):
     system = [{"type": "text", "text": filler(200, "messages-system"), "cache_control": {"type": "ephemeral"}}]
-    arguments = {"model": model, "max_tokens": 12, "temperature": 0, "system": system,
+    arguments = {"model": model, "max_tokens": 12, "extra_body": GREEDY, "system": system,
                  "messages": [{"role": "user", "content": "Say hello."}]}
     first = claude.messages.create(**arguments)
     assert first.type == "message" and first.role == "assistant"
@@ -48,7 +49,7 @@ def test_a_message_is_answered_and_its_cache_use_told(claude, client, model):
 
 
 def test_a_stream_of_events_says_the_same(claude, model):
-    arguments = {"model": model, "max_tokens": 12, "temperature": 0, "messages": [
+    arguments = {"model": model, "max_tokens": 12, "extra_body": GREEDY, "messages": [
         {"role": "user", "content": [{"type": "text", "text": "Count to five."}]}]}
     whole = claude.messages.create(**arguments)
     with claude.messages.stream(**arguments) as stream:
@@ -60,7 +61,7 @@ def test_a_stream_of_events_says_the_same(claude, model):
 
 
 def test_stop_reasons(claude, model):
-    ask = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Count: 1, 2, 3, 4"}]}
+    ask = {"model": model, "extra_body": GREEDY, "messages": [{"role": "user", "content": "Count: 1, 2, 3, 4"}]}
     cut = claude.messages.create(max_tokens=2, **ask)
     assert cut.stop_reason == "max_tokens" and cut.usage.output_tokens == 2
     text = claude.messages.create(max_tokens=30, **ask).content[0].text
@@ -70,7 +71,7 @@ def test_stop_reasons(claude, model):
 
 
 def test_a_forced_tool_is_called_and_its_result_taken(claude, model):
-    ask = {"model": model, "max_tokens": 100, "temperature": 0, "tools": [TOOL]}
+    ask = {"model": model, "max_tokens": 100, "extra_body": GREEDY, "tools": [TOOL]}
     question = {"role": "user", "content": "What time is it?"}
     choice = {"type": "tool", "name": "get_time", "disable_parallel_tool_use": True}
     first = claude.messages.create(messages=[question], tool_choice=choice, **ask)
