@@ -16,14 +16,21 @@ class TierServer(Server):
     """A server in a folder of its own; `start` again is a restart on the same options."""
 
     count = 0
+    running = set()  # for those that a failed test leaves
 
     def __init__(self, folder, *options, kv_memory="24M"):
         self.arguments = (folder, *options), {"kv_memory": kv_memory}
         TierServer.count += 1
         super().__init__(folder / f"log-{TierServer.count}", *options, kv_memory=kv_memory)
+        TierServer.running.add(self)
+
+    def stop(self):
+        TierServer.running.discard(self)
+        return super().stop()
 
     def kill(self):
         """As the kernel would: no time to write anything."""
+        TierServer.running.discard(self)
         self.http.close()
         self._process.kill()
         self._process.wait()
