@@ -141,7 +141,7 @@ const char* CompressionName(Compression compression) {
   return "unknown";
 }
 
-std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compression compression) {
+std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression) {
   const BlockName& name = block.name;
   const std::span<const std::byte> payload = block.payload;
   KVLINK_CHECK(name.tokens.size() <= kMaxCodecTokens) << name.tokens.size() << " tokens";
@@ -173,8 +173,15 @@ std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compressio
   for (const TokenId token : name.tokens) base::PutLe(out, static_cast<uint32_t>(token));
   KVLINK_CHECK(out.size() == head) << out.size() << " bytes of header";
   out.append(stored);
-  PutKey(out, base::Hash128(out));
   return out;
+}
+
+void AppendChecksum(std::string& bytes) { PutKey(bytes, base::Hash128(bytes)); }
+
+std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compression compression) {
+  std::string bytes = EncodeUnsummed(block, model, compression);
+  AppendChecksum(bytes);
+  return bytes;
 }
 
 bool ReadBlock(std::string_view bytes, BlockHeader* header, DecodeError* error) {

@@ -79,6 +79,10 @@ struct BlockHeader {
 // model fingerprint. A payload that compression does not make smaller by at least an eighth is
 // stored as it is.
 std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compression compression);
+// The same in two steps, for whoever copies in one thread and computes in another: first without
+// the checksum, for which there is room.
+std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression);
+void AppendChecksum(std::string& bytes);
 
 struct DecodeError {
   ErrorReason reason = ErrorReason::kNone;  // kCorrupt or kForeign

@@ -23,7 +23,9 @@ namespace kvlink::tier {
 
 class ColdDatabase {
  public:
-  static Result<std::unique_ptr<ColdDatabase>> Open(const ColdTierOptions& options);
+  // `emptied`: what is there goes first.
+  static Result<std::unique_ptr<ColdDatabase>> Open(const ColdTierOptions& options,
+                                                    bool emptied = false);
   ~ColdDatabase();
   ColdDatabase(const ColdDatabase&) = delete;
   ColdDatabase& operator=(const ColdDatabase&) = delete;

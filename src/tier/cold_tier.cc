@@ -303,6 +303,14 @@ class ColdTier final : public BlockTier {
   std::string last_error_ KVLINK_GUARDED_BY(mutex_);
 };
 
+Result<std::unique_ptr<BlockTier>> OpenOnce(const ColdTierOptions& options, bool emptied) {
+  Result<std::unique_ptr<ColdDatabase>> database = ColdDatabase::Open(options, emptied);
+  if (!database.ok()) return database.status();
+  auto tier = std::make_unique<ColdTier>(options, std::move(*database));
+  if (Status status = tier->LoadIndex(); !status.ok()) return status;
+  return std::unique_ptr<BlockTier>(std::move(tier));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<BlockTier>> OpenColdTier(const ColdTierOptions& options) {
@@ -314,11 +322,10 @@ Result<std::unique_ptr<BlockTier>> OpenColdTier(const ColdTierOptions& options) 
                   "cold store: a budget of " + std::to_string(options.budget_bytes) +
                       " bytes; at least " + std::to_string(kMinColdBudget) + " are needed");
   }
-  Result<std::unique_ptr<ColdDatabase>> database = ColdDatabase::Open(options);
-  if (!database.ok()) return database.status();
-  auto tier = std::make_unique<ColdTier>(options, std::move(*database));
-  if (Status status = tier->LoadIndex(); !status.ok()) return status;
-  return std::unique_ptr<BlockTier>(std::move(tier));
+  Result<std::unique_ptr<BlockTier>> tier = OpenOnce(options, /*emptied=*/false);
+  const bool damaged = !tier.ok() && tier.status().code() == StatusCode::kDataLoss;
+  if (!damaged || !options.recreate_if_damaged || options.read_only) return tier;
+  return OpenOnce(options, /*emptied=*/true);
 }
 
 }  // namespace kvlink::tier

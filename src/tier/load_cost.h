@@ -2,8 +2,9 @@
 // least squares over the past calls, older ones weighing less (each call takes kKeep of the weight
 // of those before it).
 //
-// Before the first call it assumes `latency_us` and `bytes_per_s`; the first call replaces that.
-// Not thread-safe. Cost: a few multiplications.
+// A call of no bytes that takes `latency_us` is assumed beside them, with the weight of one call,
+// so that calls of about one size and some noise do not give a latency out of thin air. Before the
+// first call it assumes `bytes_per_s` as well. Not thread-safe. Cost: a few multiplications.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ class LoadCost {
   static constexpr double kMinLatencyUs = 1, kMinUsPerByte = 1e-5;  // 100 GB/s
 
   LoadCost(double latency_us, double bytes_per_s)
-      : latency_us_(latency_us), us_per_byte_(1e6 / bytes_per_s) {}
+      : assumed_latency_us_(latency_us), latency_us_(latency_us), us_per_byte_(1e6 / bytes_per_s) {}
 
   void Record(double bytes, double us) {
     weight_ = weight_ * kKeep + 1;
@@ -24,13 +25,13 @@ class LoadCost {
     y_ = y_ * kKeep + us;
     xx_ = xx_ * kKeep + bytes * bytes;
     xy_ = xy_ * kKeep + bytes * us;
-    // Calls of one size say nothing about the slope: then all of the time is the bytes'.
-    const double spread = weight_ * xx_ - x_ * x_;
-    const double slope =
-        spread > 1e-3 * weight_ * xx_ ? (weight_ * xy_ - x_ * y_) / spread : xy_ / xx_;
-    us_per_byte_ =
-        std::clamp(slope, kMinUsPerByte, std::max(y_ / std::max(x_, 1.0), kMinUsPerByte));
-    latency_us_ = std::max((y_ - us_per_byte_ * x_) / weight_, kMinLatencyUs);
+    const double weight = weight_ + 1, y = y_ + assumed_latency_us_;
+    const double spread = weight * xx_ - x_ * x_;
+    if (spread > 0) {
+      const double most = std::max(y / std::max(x_, 1.0), kMinUsPerByte);
+      us_per_byte_ = std::clamp((weight * xy_ - x_ * y) / spread, kMinUsPerByte, most);
+    }
+    latency_us_ = std::max((y - us_per_byte_ * x_) / weight, kMinLatencyUs);
   }
 
   double latency_us() const { return latency_us_; }
@@ -41,6 +42,7 @@ class LoadCost {
 
  private:
   double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+  const double assumed_latency_us_;
   double latency_us_, us_per_byte_;
 };
 

@@ -16,14 +16,17 @@ class PendingBlock {
  public:
   // Copies the payload and the tokens.
   PendingBlock(const PutBlock& block, const BlockKey& model, Compression compression)
-      : block_(block),
-        model_(model),
-        compression_(compression),
-        tokens_(block.name.tokens.begin(), block.name.tokens.end()),
-        payload_(block.payload.begin(), block.payload.end()),
-        size_bytes_(SizeOf(block)) {
-    block_.name.tokens = tokens_;
-    block_.payload = payload_;
+      : block_(block), model_(model), compression_(compression), size_bytes_(SizeOf(block)) {
+    if (compression == Compression::kNone) {
+      encoded_ = EncodeUnsummed(block, model, compression);  // which is one copy
+      block_.payload = {};
+      block_.name.tokens = {};
+    } else {
+      tokens_.assign(block.name.tokens.begin(), block.name.tokens.end());
+      payload_.assign(block.payload.begin(), block.payload.end());
+      block_.name.tokens = tokens_;
+      block_.payload = payload_;
+    }
   }
   // Bytes that EncodeBlock made before, of a block read from a slower tier.
   PendingBlock(const BlockKey& key, const BlockKey& parent, double cost_us, std::string encoded)
@@ -47,6 +50,7 @@ class PendingBlock {
 
   std::string_view Encoded() {
     std::call_once(once_, [this] {
+      if (compression_ == Compression::kNone) return AppendChecksum(encoded_);
       encoded_ = EncodeBlock(block_, model_, compression_);
       payload_ = {};
     });
