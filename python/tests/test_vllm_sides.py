@@ -350,3 +350,12 @@ def test_random_requests_always_get_the_rows_that_computing_gives(tmp_path):
                                generate=int(random.integers(0, 4)))[0]
     assert loaded_in_all > 100
     fake.close()
+
+
+def test_more_blocks_than_are_staged_at_once_come_through(monkeypatch):
+    monkeypatch.setattr("kvlink.vllm.worker.STAGING_BYTES", 3 * 128)
+    fake = FakeVllm(ram())
+    assert len(fake.worker._save_rows) == 3
+    serve(fake, "a", range(41))
+    assert serve(fake, "b", range(41)) == (40, 1)
+    fake.close()

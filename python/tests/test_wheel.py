@@ -18,7 +18,7 @@ def run(*command, **options):
 def test_the_wheel_builds_and_works(tmp_path):
     # Without isolation: scripts/setup.sh has the pinned build requirements of pyproject.toml.
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
-        "--wheel-dir", tmp_path, "-C", f"build-dir={tmp_path / 'build'}", PYTHON)
+        "--wheel-dir", tmp_path, f"--config-settings=build-dir={tmp_path / 'build'}", PYTHON)
     (wheel,) = tmp_path.glob("kvlink-*.whl")
     version = run("sed", "-n", r"s/^project(kvlink VERSION \([0-9.]*\).*/\1/p",
                   PYTHON.parent / "CMakeLists.txt").strip()

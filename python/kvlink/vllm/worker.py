@@ -25,7 +25,7 @@ from kvlink.vllm.messages import ADDRESS_BYTES, RankReport, WorkerHello, rank_ke
 
 logger = logging.getLogger("vllm.kvlink")
 
-BATCH_BLOCKS = 16  # staged at once
+STAGING_BYTES = 32 << 20  # of blocks that are copied at once, for saving and for loading each
 CONFIRM_PATIENCE_S = 25.0  # below SAVE_PATIENCE_S of the scheduler
 EVICTION_CHECK_S = 0.5
 
@@ -69,6 +69,10 @@ class WorkerSide:
     def register(self, pages, layout):
         """pages: HostPages or DevicePages. layout: what the bytes of a block mean."""
         self._pages, self._layout = pages, layout
+        rows = max(1, STAGING_BYTES // pages.block_bytes)
+        # Kept: fresh memory would be zeroed by the kernel, page by page, at every use.
+        self._save_rows, self._load_rows = (
+            np.empty((rows, pages.block_bytes), dtype=np.uint8) for _ in range(2))
         logger.info("KVLink: %d layers, blocks of %d bytes, tiers %s", len(pages.layers),
                     pages.block_bytes, ", ".join(self._store.tiers))
 
@@ -101,9 +105,10 @@ class WorkerSide:
         start = self._clock()
         deadline = start + self._options.load_timeout_s
         loaded, tiers, fetched = 0, {}, []
-        for at in range(0, len(load.keys), BATCH_BLOCKS):
-            keys = [rank_key(key, *self._rank) for key in load.keys[at : at + BATCH_BLOCKS]]
-            staged = np.empty((len(keys), self._pages.block_bytes), dtype=np.uint8)
+        batch = len(self._load_rows)
+        for at in range(0, len(load.keys), batch):
+            keys = [rank_key(key, *self._rank) for key in load.keys[at : at + batch]]
+            staged = self._load_rows[: len(keys)]
             left = max(0.0, deadline - self._clock())
             names = self._store.load(keys, list(staged), left)
             leading = next((i for i, name in enumerate(names) if name is None), len(names))
@@ -156,9 +161,9 @@ class WorkerSide:
                 return  # this step computed on blocks that are not there: nothing of it may be kept
         start = self._clock()
         dropped = 0
-        for at in range(0, len(saves), BATCH_BLOCKS):
-            batch = saves[at : at + BATCH_BLOCKS]
-            staged = np.empty((len(batch), self._pages.block_bytes), dtype=np.uint8)
+        for at in range(0, len(saves), len(self._save_rows)):
+            batch = saves[at : at + len(self._save_rows)]
+            staged = self._save_rows[: len(batch)]
             self._pages.gather([save.block_id for save in batch], staged)
             for save, row in zip(batch, staged):
                 key = rank_key(save.key, *self._rank)
