@@ -187,6 +187,18 @@ def test_a_quick_calibration_opens_nothing_and_serve_takes_its_file(quick, tmp_p
         assert running.stop() == 0
 
 
+def test_pairs_that_decide_are_usable_and_none_takes_the_donors_fact(tmp_path):
+    report = tmp_path / "decisive.md"
+    ended = subprocess.run([BINARY, "calibrate", "--model", MODEL, "--threads", "1", "--pairs", "1", "--classes", "values",
+                            "--decisive", "3", "--no-noise", "--quiet", "--out", str(tmp_path / "decisive.json"),
+                            "--report", str(report)], capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("decisive: "))
+    assert int(line.split()[1]) >= 3
+    assert line.endswith("with the donor's fact: 0")
+    assert "| code | given |" in report.read_text()
+
+
 def test_the_default_models_calibration_is_found(tmp_path):
     running = Server(tmp_path / "log", "--similar", "on")
     assert running.stop() == 0
