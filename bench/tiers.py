@@ -64,9 +64,9 @@ def measure(arguments, workload):
         modes = "exact,tiered" if number % 2 == 0 else "tiered,exact"
         if arguments.redis:
             with Redis() as url:
-                figures = run(arguments, workload, kv_memory, modes, "--remote", url)
+                figures = run(arguments, workload, kv_memory, modes, "--tier-writes", arguments.writes, "--remote", url)
         else:
-            figures = run(arguments, workload, kv_memory, modes)
+            figures = run(arguments, workload, kv_memory, modes, "--tier-writes", arguments.writes)
         if not figures["outputs_equal"]:
             raise RuntimeError(f"{workload}: answers differ between the modes")
         exact, tiered = figures["modes"]["exact"], figures["modes"]["tiered"]
@@ -97,6 +97,7 @@ def main():
     parser.add_argument("--times", type=float, default=4, help="working set over RAM")
     parser.add_argument("--all-memory", default="4G", help="RAM that the whole working set fits into")
     parser.add_argument("--kv-memory", type=int, default=0, help="RAM in MiB, instead of a share of the working set")
+    parser.add_argument("--writes", default="paid", choices=["paid", "all"], help="kvlink's --tier-writes")
     parser.add_argument("--redis", action="store_true", help="a Redis instead of a disk")
     arguments = parser.parse_args()
     if arguments.redis and shutil.which("redis-server") is None:

@@ -1,6 +1,7 @@
 #include "cli/tier_setup.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -52,7 +53,15 @@ void AddTierOptions(CLI::App& app, TierFlags& flags) {
   app.add_option("--remote-ca", flags.remote_ca,
                  "With rediss://: PEM file of the authorities to trust; default: the system's")
       ->type_name("FILE");
+  app.add_option("--tier-writes", flags.writes,
+                 "paid: blocks are written at once while that pays, else in idle time; all: at "
+                 "once, whatever it costs")
+      ->check(CLI::IsMember({"paid", "all"}))
+      ->capture_default_str();
 }
+
+// Longer than anything runs.
+constexpr std::chrono::hours kForever{24 * 365 * 10};
 
 std::string DefaultColdDir() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
@@ -64,6 +73,7 @@ std::string DefaultColdDir() {
 
 Result<TierOptions> ReadTierFlags(const TierFlags& flags, bool cold_by_default) {
   TierOptions tiers;
+  if (flags.writes == "all") tiers.write_head_start = kForever;
   if (flags.no_cold && !(flags.cold_dir.empty() && flags.cold_size.empty())) {
     return Bad("--no-cold: not with --cold-dir or --cold-size");
   }

@@ -18,7 +18,7 @@
 namespace kvlink::cli {
 
 struct TierFlags {
-  std::string cold_dir, cold_size, remote, remote_ca;
+  std::string cold_dir, cold_size, remote, remote_ca, writes = "paid";
   bool no_cold = false;
 };
 

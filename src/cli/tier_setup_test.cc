@@ -36,6 +36,11 @@ TEST_F(TierSetup, NothingIsOnDiskUnlessAskedForWhereThatIsNoDefault) {
   EXPECT_EQ(ReadTierFlags({.cold_dir = "/d"}, false)->cold_dir, "/d");
 }
 
+TEST_F(TierSetup, EveryBlockIsWrittenWhereThatIsAskedFor) {
+  EXPECT_EQ(ReadTierFlags({}, true)->write_head_start, TierOptions{}.write_head_start);
+  EXPECT_GT(ReadTierFlags({.writes = "all"}, true)->write_head_start, std::chrono::hours(1000));
+}
+
 TEST_F(TierSetup, ColdCanBeSwitchedOff) {
   EXPECT_FALSE(ReadTierFlags({.no_cold = true}, true)->any());
   EXPECT_THAT(ErrorOf({.cold_dir = "/d", .no_cold = true}), HasSubstr("--no-cold"));

@@ -442,7 +442,7 @@ TEST(WriteGate, WhatLoadsSaveIsEarnedInFull) {
   EXPECT_TRUE(gate.IsOpen());
   EXPECT_EQ(gate.credit_us(), 20'000);
   gate.EarnRegret(20'000);
-  EXPECT_EQ(gate.credit_us(), 25'000);
+  EXPECT_EQ(gate.credit_us(), 30'000);
   gate.Spend(10 << 20, 2);
   EXPECT_LT(gate.credit_us(), 0);
 }

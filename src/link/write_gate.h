@@ -21,11 +21,11 @@ class WriteGate {
  public:
   // Of the time that computing an evicted block again took: it would have been saved, but the next
   // prompts need not be like the last ones.
-  static constexpr double kRegretShare = 0.25;
+  static constexpr double kRegretShare = 0.5;
   static constexpr double kMostCreditUs = 10'000'000;
   // What a block costs to write: copied, encoded, checksummed, logged and stored. Measured with the
   // cold tier (docs/tiers.md), per byte of a page and tier.
-  static constexpr double kUsPerByte = 1.5e-3;
+  static constexpr double kUsPerByte = 2.6e-3;
 
   WriteGate(double write_share, double head_start_us)
       : write_share_(write_share), credit_us_(head_start_us) {}
@@ -40,7 +40,9 @@ class WriteGate {
   double credit_us() const { return credit_us_; }
 
  private:
-  void Earn(double us) { credit_us_ = std::min(credit_us_ + us, kMostCreditUs); }
+  void Earn(double us) {
+    if (credit_us_ < kMostCreditUs) credit_us_ = std::min(credit_us_ + us, kMostCreditUs);
+  }
 
   const double write_share_;
   double credit_us_;

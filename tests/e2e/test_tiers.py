@@ -60,7 +60,7 @@ def run_through_all_tiers(tmp_path, reference, redis, count, rounds, kv_memory, 
     prompts = facts(count)
     expected = [text_of(answer) for answer in ask_all(reference, prompts)]
     server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", cold_size, "--remote", redis.url,
-                        kv_memory=kv_memory)
+                        "--tier-writes", "all", kv_memory=kv_memory)
     first = ask_all(server, prompts)
     assert [text_of(answer) for answer in first] == expected
     server.wait_until_written("remote", blocks_of(first))
@@ -131,7 +131,7 @@ def test_a_clean_end_writes_out_what_is_in_ram(tmp_path):
 # Acceptance 1.
 def test_damaged_files_are_misses_and_counted(tmp_path, reference):
     cold = tmp_path / "cold"
-    server = TierServer(tmp_path, "--cold-dir", str(cold), "--cold-size", "256M")
+    server = TierServer(tmp_path, "--cold-dir", str(cold), "--cold-size", "256M", "--tier-writes", "all")
     prompts = facts(4, salt="damage ")
     expected = [text_of(answer) for answer in ask_all(reference, prompts)]
     ask_all(server, prompts)
@@ -151,7 +151,7 @@ def test_damaged_files_are_misses_and_counted(tmp_path, reference):
 
 def test_damaged_redis_values_are_misses_and_counted(tmp_path, reference, redis):
     redis.command("FLUSHALL")
-    server = TierServer(tmp_path, "--remote", redis.url)
+    server = TierServer(tmp_path, "--remote", redis.url, "--tier-writes", "all")
     prompts = facts(4, salt="redis damage ")
     expected = [text_of(answer) for answer in ask_all(reference, prompts)]
     first = ask_all(server, prompts)
