@@ -271,7 +271,8 @@ class ModeRuns {
     const Status set_up =
         SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration, model_, &similar_);
     if (set_up.ok() && !flags_.similar_mode.empty()) {
-      UseSimilarMode(flags_.similar_mode, model_.info().num_layers, &similar_.similar);
+      UseSimilarMode(ParseSimilarMode(flags_.similar_mode), model_.info().num_layers,
+                     &similar_.similar);
     }
     return set_up;
   }

@@ -23,7 +23,7 @@ namespace {
 constexpr uint32_t kQuickPairs = 2;
 
 struct CalibrateFlags {
-  std::string model, kv_type = "auto", out, report, prompts;
+  std::string model, kv_type = "auto", out, report, prompts, similar_mode = "seam";
   std::vector<std::string> classes;
   int threads = 0;
   uint32_t pairs = CalibrationOptions{}.accepts, ctx = CalibrationOptions{}.context;
@@ -68,6 +68,10 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
                "Also measure windows against prompt lengths, and modes of reuse against quality, "
                "time and memory");
   app.add_option("--seed", flags.seed, "Of the pairs")->capture_default_str();
+  app.add_option("--similar-mode", flags.similar_mode,
+                 "Which rows run: the mode that is measured, and written")
+      ->check(CLI::IsMember(SimilarModeNames()))
+      ->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Longest prompt; longer ones are left out")
       ->check(CLI::Range(256, 1 << 20))
       ->capture_default_str();
@@ -100,6 +104,7 @@ Status WriteText(const std::string& option, const std::string& path, const std::
 std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
   std::string command = "kvlink calibrate --pairs " + std::to_string(pairs) + " --seed " +
                         std::to_string(flags.seed) + " --ctx " + std::to_string(flags.ctx);
+  if (flags.similar_mode != "seam") command += " --similar-mode " + flags.similar_mode;
   if (flags.classes.size() < ClassNames().size()) {
     for (size_t i = 0; i < flags.classes.size(); ++i) {
       command += (i == 0 ? " --classes " : ",") + flags.classes[i];
@@ -115,10 +120,10 @@ std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
 }
 
 // What the cache will say to this model is better known before anything is measured.
-Status CheckModel(const model::Model& model) {
+Status CheckModel(const model::Model& model, ReuseMode mode) {
   CacheOptions options;
   options.shape = model.kv_shape();
-  options.similar = CalibrationLadder(model.info().num_layers).front().options;
+  options.similar = CalibrationLadder(model.info().num_layers, mode).front().options;
   options.similar_model = DescribeForSimilar(model);
   return CreateCache(options).status();
 }
@@ -127,6 +132,7 @@ int Calibrate(const CalibrateFlags& flags) {
   CalibrationOptions options;
   options.threads = ChooseThreads(flags.threads);
   options.seed = flags.seed;
+  options.mode = ParseSimilarMode(flags.similar_mode);
   options.context = flags.ctx;
   options.decisive = flags.quick ? 0 : flags.decisive;
   options.accepts = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
@@ -140,7 +146,7 @@ int Calibrate(const CalibrateFlags& flags) {
   }
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
-  if (const Status status = CheckModel(**model); !status.ok()) return Fail(status);
+  if (const Status status = CheckModel(**model, options.mode); !status.ok()) return Fail(status);
   CalibrationFigures figures;
   std::unique_ptr<model::Model> other;
   if (!flags.no_noise && !flags.quick) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "cli/similar_setup.h"
 #include "verify/error_bound.h"
 
 namespace kvlink::cli {
@@ -12,13 +13,12 @@ constexpr size_t kClasses = static_cast<size_t>(EditClass::kCount);
 
 }  // namespace
 
-std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers) {
+std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers, ReuseMode mode) {
   const auto setting = [&](const char* name, uint32_t seam_rows, uint32_t tail_rows, double accept,
                            double refuse) {
     SimilarOptions options;
     options.policy = SimilarPolicy::kOn;
-    options.mode = ReuseMode::kSeam;
-    options.max_reuse_distance = num_layers;  // what the seam mode does; measured here
+    UseSimilarMode(mode, num_layers, &options);
     options.seam_rows = seam_rows;
     options.shifted_seam_rows = 2 * seam_rows;
     options.tail_rows = tail_rows;

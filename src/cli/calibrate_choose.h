@@ -29,7 +29,8 @@ struct CalibrationSetting {
 
 // The ladder, strictest first, from the defaults: more rows behind the edits, more of the tail, and
 // tighter bounds on what may have changed.
-std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers);
+std::vector<CalibrationSetting> CalibrationLadder(uint32_t num_layers,
+                                                  ReuseMode mode = ReuseMode::kSeam);
 
 // A failure: the exact run prefers its first token by more than the tie gap, the first distribution
 // is further from it than this, or the answer holds the donor's fact and the exact one does not.

@@ -92,5 +92,17 @@ TEST(Ladder, GoesFromStrictToLooseAndRaisesTheReuseDistance) {
   }
 }
 
+TEST(Ladder, NamesTheModeAndTheLayersItReachesThrough) {
+  for (const auto& [mode, distance] : {std::pair{ReuseMode::kSeam, 30u},
+                                       {ReuseMode::kBlend, 30u},
+                                       {ReuseMode::kLayered, 7u},
+                                       {ReuseMode::kAnchored, 7u}}) {
+    for (const CalibrationSetting& setting : CalibrationLadder(30, mode)) {
+      EXPECT_EQ(setting.options.mode, mode);
+      EXPECT_EQ(setting.options.max_reuse_distance, distance);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvlink::cli

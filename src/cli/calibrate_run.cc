@@ -34,7 +34,7 @@ class Calibration {
     auto corpus = Corpus::Parse(CalibrationTemplates(), options_.seed);
     if (!corpus.ok()) return corpus.status();
     figures_.seed = options_.seed;
-    figures_.ladder = CalibrationLadder(model_.info().num_layers);
+    figures_.ladder = CalibrationLadder(model_.info().num_layers, options_.mode);
     figures_.outcomes.resize(figures_.ladder.size());
     if (Status status = CreateCaches(corpus->Next()); !status.ok()) return status;
 

@@ -19,6 +19,7 @@ struct CalibrationOptions {
   uint64_t seed = 1;
   // Pairs of a class are tried until the strictest setting has accepted so many of them.
   uint32_t accepts = 80;
+  ReuseMode mode = ReuseMode::kSeam;  // of all settings
   std::array<bool, static_cast<size_t>(EditClass::kCount)> classes = {true, true, true, true};
   // Pairs with an edit that decides, in which the exact answer, whose start is given, holds the new
   // fact: tried after all others until there are so many.

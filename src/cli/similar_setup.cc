@@ -179,11 +179,13 @@ Result<std::string> FindCalibration(const model::ModelInfo& info) {
 
 std::vector<std::string> SimilarModeNames() { return {std::begin(kModes), std::end(kModes)}; }
 
-void UseSimilarMode(const std::string& name, uint32_t num_layers, SimilarOptions* options) {
-  options->mode =
-      static_cast<ReuseMode>(std::find(std::begin(kModes), std::end(kModes), name) - kModes);
-  const bool reaches_through =
-      options->mode == ReuseMode::kSeam || options->mode == ReuseMode::kBlend;
+ReuseMode ParseSimilarMode(const std::string& name) {
+  return static_cast<ReuseMode>(std::find(std::begin(kModes), std::end(kModes), name) - kModes);
+}
+
+void UseSimilarMode(ReuseMode mode, uint32_t num_layers, SimilarOptions* options) {
+  const bool reaches_through = mode == ReuseMode::kSeam || mode == ReuseMode::kBlend;
+  options->mode = mode;
   options->max_reuse_distance = reaches_through ? num_layers : SimilarOptions{}.max_reuse_distance;
 }
 

@@ -28,9 +28,11 @@ inline constexpr const char* kSimilarModeHelp =
     "Which rows run, in place of what the calibration says: seam, layered, blend or anchored. Its "
     "trials were another mode's, so this is to measure, not to serve";
 std::vector<std::string> SimilarModeNames();
-// Requires: one of these names. Seam and blend keep a donor's K and V through all layers, the
-// others within the default reuse distance.
-void UseSimilarMode(const std::string& name, uint32_t num_layers, SimilarOptions* options);
+// Requires: one of these names.
+ReuseMode ParseSimilarMode(const std::string& name);
+// Seam and blend keep a donor's K and V through all layers, which is measured where they are used;
+// the others within the default reuse distance.
+void UseSimilarMode(ReuseMode mode, uint32_t num_layers, SimilarOptions* options);
 
 // "off", "on" or "strict".
 SimilarPolicy ParseSimilarPolicy(const std::string& name);
