@@ -79,24 +79,24 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
 
 const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
-      {"/v1/chat/completions", "POST", true, &Api::Chat},
-      {"/v1/completions", "POST", true, &Api::Complete},
-      {"/v1/responses", "POST", true, &Api::Responses},
-      {"/v1/responses/", "GET", true, &Api::ShowResponse},
-      {"/v1/responses/", "DELETE", true, &Api::DeleteResponse},
-      {"/v1/messages", "POST", true, &Api::Messages},
-      {"/v1/messages/count_tokens", "POST", true, &Api::CountMessageTokens},
-      {"/v1/embeddings", "POST", true, &Api::RefuseEmbeddings},
-      {"/v1/models", "GET", true, &Api::ListModels},
-      {kModelPrefix, "GET", true, &Api::ShowModel},
-      {"/props", "GET", true, &Api::Props},
-      {"/tokenize", "POST", true, &Api::Tokenize},
-      {"/detokenize", "POST", true, &Api::Detokenize},
-      {"/kvlink/requests", "GET", true, &Api::ListRequests},
-      {"/health", "GET", false, &Api::Health},
-      {"/metrics", "GET", false, &Api::MetricsText},
-      {"/version", "GET", false, &Api::Version},
-      {"/openapi.json", "GET", false, &Api::OpenApi},
+      {"/v1/chat/completions", "POST", Right::kInference, &Api::Chat},
+      {"/v1/completions", "POST", Right::kInference, &Api::Complete},
+      {"/v1/responses", "POST", Right::kInference, &Api::Responses},
+      {"/v1/responses/", "GET", Right::kInference, &Api::ShowResponse},
+      {"/v1/responses/", "DELETE", Right::kInference, &Api::DeleteResponse},
+      {"/v1/messages", "POST", Right::kInference, &Api::Messages},
+      {"/v1/messages/count_tokens", "POST", Right::kInference, &Api::CountMessageTokens},
+      {"/v1/embeddings", "POST", Right::kInference, &Api::RefuseEmbeddings},
+      {"/v1/models", "GET", Right::kInference, &Api::ListModels},
+      {kModelPrefix, "GET", Right::kInference, &Api::ShowModel},
+      {"/props", "GET", Right::kInference, &Api::Props},
+      {"/tokenize", "POST", Right::kInference, &Api::Tokenize},
+      {"/detokenize", "POST", Right::kInference, &Api::Detokenize},
+      {"/kvlink/requests", "GET", Right::kInference, &Api::ListRequests},
+      {"/health", "GET", Right::kNone, &Api::Health},
+      {"/metrics", "GET", Right::kNone, &Api::MetricsText},
+      {"/version", "GET", Right::kNone, &Api::Version},
+      {"/openapi.json", "GET", Right::kNone, &Api::OpenApi},
   };
   return routes;
 }
@@ -123,23 +123,15 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) co
 }
 
 void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
-  Call call{std::move(request),         std::move(responder), NewId(), "default", "",
+  Call call{std::move(request),         std::move(responder), NewId(), Caller{}, "",
             generation_context_.clock()};
   ApiError error;
   const Route* route = FindRoute(call.request, &error);
   call.route = route != nullptr ? route->path : "other";
-  if (!keys_.empty() && (route == nullptr || route->needs_key)) {
-    // Before anything is told about paths: who has no key learns nothing.
-    const ApiKeys::Key* key = keys_.Find(call.request.authorization);
-    if (key == nullptr) {
-      const bool given = !call.request.authorization.empty();
-      return Refuse(call, {401,
-                           given ? "the API key is not known"
-                                 : "an API key is needed: Authorization: Bearer KEY",
-                           "", "invalid_api_key"});
-    }
-    call.tenant = key->tenant;
-  }
+  // Before anything is told about paths: who has no key learns nothing.
+  auto caller = Authorize(keys_, call.request, route != nullptr ? route->right : Right::kInference);
+  if (const ApiError* refused = std::get_if<ApiError>(&caller)) return Refuse(call, *refused);
+  call.caller = std::get<Caller>(std::move(caller));
   if (route == nullptr) return Refuse(call, error);
   (this->*route->handler)(std::move(call));
 }
@@ -183,7 +175,7 @@ void Api::ListRequests(Call call) {
                {"similar", kPolicies[static_cast<size_t>(options_.similar)]},
                {"settings", Json::object()}};
   for (const auto& [name, value] : options_.settings) json["settings"][name] = value;
-  recent_->Write(call.tenant, limit, &json);
+  recent_->Write(call.caller.tenant, limit, &json);
   Answer(call, Dump(json));
 }
 
@@ -222,7 +214,7 @@ void Api::Tokenize(Call call) {
   if (request.text) {
     tokens = tokenizer_.Encode(*request.text, request.add_special, request.parse_special);
   } else {
-    const Namespace ns{call.tenant, ""};
+    const Namespace ns{call.caller.scope, ""};
     ShowTools(tool_template_, &request.tools_json, &request.messages);
     Result<BuiltPrompt> built =
         builder_.FromChat(ns, request.messages, request.tools_json, request.add_generation_prompt);
@@ -336,7 +328,7 @@ Parsed<BuiltPrompt> Api::BuildFill(const PromptInput& prefix, const std::string&
 
 std::optional<ApiError> Api::SetUp(const Call& call, ApiRequest* request,
                                    std::vector<BuiltPrompt>* prompts) {
-  request->generation.ns.tenant = call.tenant;
+  request->generation.ns.tenant = call.caller.scope;
   request->generation.similar = Narrower(options_.similar, request->similar);
   if (!request->has_seed) request->generation.sampling.seed = options_.seed_source();
   bool message_in_front = false;
@@ -442,7 +434,7 @@ void Api::Finish(const Call& call, int status, const std::string& details) {
   char time[32];
   std::snprintf(time, sizeof(time), "%.1f", ms);
   log_->Note(call.id + " " + call.request.method + " " + call.route + " " + std::to_string(status) +
-             " " + time + " ms tenant=" + call.tenant + details);
+             " " + time + " ms tenant=" + call.caller.tenant + details);
 }
 
 std::string Api::NewId() {

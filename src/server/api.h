@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/access.h"
 #include "server/answer_style.h"
 #include "server/api_keys.h"
 #include "server/api_request.h"
@@ -43,14 +44,14 @@ class Api {
     HttpRequest request;
     std::shared_ptr<Responder> responder;
     std::string id;  // of the request, in headers and the log
-    std::string tenant;
+    Caller caller;
     const char* route = "";
     std::chrono::steady_clock::time_point start;
   };
   using Handler = void (Api::*)(Call);
   struct Route {
     const char *path, *method;
-    bool needs_key;
+    Right right;  // that the caller's key must have
     Handler handler;
   };
   static const std::vector<Route>& Routes();

@@ -31,6 +31,11 @@ bool ParseHex(const std::string& text, std::array<uint8_t, 32>* out) {
 
 }  // namespace
 
+const char* RightName(Right right) {
+  constexpr const char* kNames[] = {"none", "inference", "metrics", "admin"};
+  return kNames[static_cast<size_t>(right)];
+}
+
 std::array<uint8_t, 32> Sha256(std::string_view bytes) {
   std::array<uint8_t, 32> hash{};
   unsigned int size = 0;

@@ -17,10 +17,30 @@
 
 namespace kvlink::server {
 
+// What a key permits. kNone is what needs no key.
+enum class Right : uint8_t { kNone, kInference, kMetrics, kAdmin };
+const char* RightName(Right right);  // "inference"
+
+class Rights {
+ public:
+  static Rights All() {
+    return Rights().Add(Right::kInference).Add(Right::kMetrics).Add(Right::kAdmin);
+  }
+  Rights& Add(Right right) {
+    bits_ |= uint8_t(1u << static_cast<unsigned>(right));
+    return *this;
+  }
+  bool Has(Right right) const { return (bits_ >> static_cast<unsigned>(right) & 1) != 0; }
+
+ private:
+  uint8_t bits_ = 0;
+};
+
 class ApiKeys {
  public:
   struct Key {
     std::string name, tenant;
+    Rights rights = Rights::All();
     std::array<uint8_t, 32> hash{};
   };
 

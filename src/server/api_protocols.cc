@@ -44,14 +44,14 @@ void Api::CountMessageTokens(Call call) {
   if (!CheckModel(call, request.model)) return;
   ShowTools(tool_template_, &request.tools_json, &request.messages);
   const Result<BuiltPrompt> built =
-      builder_.FromChat({call.tenant, ""}, request.messages, request.tools_json, true);
+      builder_.FromChat({call.caller.scope, ""}, request.messages, request.tools_json, true);
   if (!built.ok()) return Refuse(call, FromStatus(built.status()));
   Answer(call, Json({{"input_tokens", built->tokens.size()}}).dump());
 }
 
 void Api::Responses(Call call) {
   const auto stored = [&](const std::string& id) -> std::optional<std::string> {
-    auto entry = responses_->Get(call.tenant, id);
+    auto entry = responses_->Get(call.caller.tenant, id);
     return entry ? std::optional(std::move(entry->messages)) : std::nullopt;
   };
   Parsed<ResponsesTranslation> translated = TranslateResponsesRequest(call.request.body, stored);
@@ -68,8 +68,8 @@ void Api::Responses(Call call) {
     request->style = ApiRequest::Style::kResponses;
     // "Do not store" of the cache is a wish not to be kept at all.
     if (chat.store && request->generation.store) {
-      head.keep = [store = responses_, tenant = call.tenant, id = head.id](std::string response,
-                                                                           std::string messages) {
+      head.keep = [store = responses_, tenant = call.caller.tenant, id = head.id](
+                      std::string response, std::string messages) {
         store->Put(id, {tenant, std::move(messages), std::move(response)});
       };
     }
@@ -79,7 +79,7 @@ void Api::Responses(Call call) {
 
 void Api::ShowResponse(Call call) {
   const std::string id = call.request.path.substr(kResponsePrefix.size());
-  auto entry = responses_->Get(call.tenant, id);
+  auto entry = responses_->Get(call.caller.tenant, id);
   if (!entry) {
     return Refuse(call, {404, "there is no response " + id.substr(0, 100) + " here", "response_id",
                          "response_not_found"});
@@ -89,7 +89,7 @@ void Api::ShowResponse(Call call) {
 
 void Api::DeleteResponse(Call call) {
   const std::string id = call.request.path.substr(kResponsePrefix.size());
-  if (!responses_->Remove(call.tenant, id)) {
+  if (!responses_->Remove(call.caller.tenant, id)) {
     return Refuse(call, {404, "there is no response " + id.substr(0, 100) + " here", "response_id",
                          "response_not_found"});
   }
