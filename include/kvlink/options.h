@@ -48,10 +48,10 @@ struct CacheOptions {
   size_t output_memory_bytes = size_t{16} << 20;  // own outputs remembered for splicing
   SimilarOptions similar;                         // off by default
   SimilarModel similar_model;
-  TierOptions tiers;        // none by default
+  TierOptions tiers;                  // none by default
   BlockObserver* observer = nullptr;  // told of full blocks that come and go; outlives the cache
-  int hash_bits = 128;  // fewer only in tests, to force collisions
-  bool poison = false;  // fill unowned pages with NaN
+  int hash_bits = 128;                // fewer only in tests, to force collisions
+  bool poison = false;                // fill unowned pages with NaN
   std::function<std::chrono::steady_clock::time_point()> clock;  // default: steady_clock::now
 };
 

@@ -22,7 +22,7 @@ struct Namespace;
 
 // What CacheOptions says about tiers. The defaults have none.
 struct TierOptions {
-  std::string cold_dir;  // made when it is not there; empty: no cold tier
+  std::string cold_dir;                      // made when it is not there; empty: no cold tier
   uint64_t cold_bytes = uint64_t{10} << 30;  // what the directory may take on the disk
   std::string remote_url;      // redis:// or rediss://, docs/tiers.md; empty: no remote tier
   std::string remote_ca_file;  // PEM, for rediss://; empty: the system's authorities

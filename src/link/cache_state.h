@@ -1,9 +1,9 @@
 // CacheState: what a cache and its sequences share, and the one lock that guards it. Sequences hold
 // it too, so they may outlive the cache that began them.
 //
-// Lock: `mutex` guards `store`, `in_flight`, `donors`, `sequence_bytes` and most of `tiers`. Lookups
-// read; beginning, loading, committing, forking, releasing, pinning and clearing write. Counters are
-// atomic, `texts`, `gate` and the store of the tiers have locks of their own.
+// Lock: `mutex` guards `store`, `in_flight`, `donors`, `sequence_bytes` and most of `tiers`.
+// Lookups read; beginning, loading, committing, forking, releasing, pinning and clearing write.
+// Counters are atomic, `texts`, `gate` and the store of the tiers have locks of their own.
 #pragma once
 
 #include <cstdint>

@@ -144,8 +144,7 @@ std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request
                              .is_trial = request.trial,
                              .exact_tokens = match.num_tokens,
                              .num_tokens = size};
-    auto attempt =
-        Attempt::Start(state_, std::move(*similar.plan), terms, std::move(similar.note));
+    auto attempt = Attempt::Start(state_, std::move(*similar.plan), terms, std::move(similar.note));
     if (attempt == nullptr) {
       *reason = SimilarReason::kBudget;
       return nullptr;
