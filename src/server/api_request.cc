@@ -3,11 +3,11 @@
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
+#include "server/constraint_fields.h"
 #include "server/fields.h"
-#include "server/json_grammar.h"
+#include "server/tool_fields.h"
 
 namespace kvlink::server {
 namespace {
@@ -20,7 +20,6 @@ constexpr int kMaxTopLogprobs = 20;
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxMessages = 4096;
-constexpr size_t kMaxTools = 512;
 // Fields in which the order of keys matters: it is shown to the model, or is the answer's.
 constexpr std::initializer_list<const char*> kOrderedFields = {
     "messages", "tools", "response_format", "json_schema", "guided_json", "structured_outputs"};
@@ -168,107 +167,6 @@ void ReadDeadline(Fields& fields, ApiRequest* out) {
   }
 }
 
-// The grammar of a schema, or an error at `name`.
-std::string SchemaGrammar(Fields& fields, const std::string& name, const Ordered& schema) {
-  const Result<std::string> converted = GrammarFromSchema(schema);
-  if (converted.ok()) return *converted;
-  fields.Fail(name, fields.Path(name) + ": " + converted.status().message());
-  return "";
-}
-
-std::string ResponseFormatGrammar(Fields& fields, const Json& format, const Ordered& ordered) {
-  Fields nested(format, "response_format");
-  const std::string type = nested.String("type").value_or("text");
-  std::string grammar;
-  if (type == "json_object") {
-    // llama-server takes a schema here as well.
-    grammar = format.contains("schema") ? SchemaGrammar(nested, "schema", ordered["schema"])
-                                        : JsonGrammar();
-  } else if (type == "json_schema") {
-    // OpenAI has the schema inside `json_schema`, others beside the type.
-    const Json* wrapper = nested.Object("json_schema");
-    const Ordered& holder = wrapper == nullptr ? ordered : ordered["json_schema"];
-    if (!nested.error() && !holder.contains("schema")) {
-      nested.Fail("json_schema", "response_format.json_schema.schema is missing");
-    } else if (!nested.error()) {
-      grammar = SchemaGrammar(nested, "json_schema", holder["schema"]);
-    }
-  } else if (type != "text" && !nested.error()) {
-    nested.Fail(
-        "type",
-        "response_format.type must be \"text\", \"json_object\" or \"json_schema\", got \"" + type +
-            "\"");
-  }
-  fields.Adopt(nested);
-  return grammar;
-}
-
-// vLLM's choice among texts.
-std::string ChoiceGrammar(Fields& fields, const char* name) {
-  const Json* choices = fields.Array(name);
-  if (choices == nullptr) return "";
-  std::string grammar = "root ::= ";
-  for (size_t i = 0; i < choices->size(); ++i) {
-    const Json& choice = (*choices)[i];
-    if (!choice.is_string()) {
-      const std::string element = std::string(name) + "[" + std::to_string(i) + "]";
-      fields.Fail(element, fields.Path(element) + " must be a string, got " + Seen(choice));
-      return "";
-    }
-    grammar += (i == 0 ? "" : " | ") + GrammarLiteral(choice.get<std::string>());
-  }
-  if (choices->empty()) fields.Fail(name, fields.Path(name) + " must not be empty");
-  return grammar;
-}
-
-// vLLM's object for all of them.
-std::string StructuredOutputs(Fields& fields, const Json& outputs, const Ordered& ordered) {
-  Fields nested(outputs, "structured_outputs");
-  std::string grammar;
-  if (outputs.contains("json")) grammar = SchemaGrammar(nested, "json", ordered["json"]);
-  if (auto v = nested.String("grammar")) grammar = *v;
-  if (outputs.contains("choice")) grammar = ChoiceGrammar(nested, "choice");
-  if (nested.Bool("json_object").value_or(false)) grammar = JsonGrammar();
-  for (const char* key : {"regex", "structural_tag"}) {
-    if (nested.Get(key) != nullptr)
-      nested.Fail(key, nested.Path(key) + " is not supported; use grammar or json", "unsupported");
-  }
-  fields.Adopt(nested);
-  return grammar;
-}
-
-// At most one of the ways in which clients say what an answer must look like.
-void ReadConstraint(Fields& fields, const Ordered& ordered, ApiRequest* out) {
-  std::string& grammar = out->generation.sampling.grammar;
-  std::string given_by;
-  const auto take = [&](const char* name, std::string made) {
-    if (made.empty() || fields.error()) return;
-    if (!grammar.empty()) {
-      return fields.Fail(name, std::string(name) + " cannot be combined with " + given_by);
-    }
-    grammar = std::move(made);
-    given_by = name;
-  };
-  if (auto v = fields.String("grammar")) take("grammar", *v);
-  if (const Json* format = fields.Object("response_format"))
-    take("response_format", ResponseFormatGrammar(fields, *format, ordered["response_format"]));
-  for (const char* name : {"json_schema", "guided_json"}) {  // llama-server's, vLLM's older one
-    if (fields.Get(name) != nullptr) take(name, SchemaGrammar(fields, name, ordered[name]));
-  }
-  if (auto v = fields.String("guided_grammar")) take("guided_grammar", *v);
-  if (fields.Get("guided_choice") != nullptr)
-    take("guided_choice", ChoiceGrammar(fields, "guided_choice"));
-  if (const Json* outputs = fields.Object("structured_outputs"))
-    take("structured_outputs", StructuredOutputs(fields, *outputs, ordered["structured_outputs"]));
-  if (fields.Get("guided_regex") != nullptr)
-    fields.Fail("guided_regex", "guided_regex is not supported; use grammar", "unsupported");
-  if (grammar.empty()) return;
-  if (out->generation.beam_search)
-    fields.Fail("use_beam_search", "use_beam_search cannot be combined with " + given_by);
-  // What the answer may look like was decided by someone who relies on it.
-  out->similar = SimilarPolicy::kOff;
-}
-
 void ReadCommon(Fields& fields, const Ordered& ordered, const Limits& limits, uint32_t vocab_size,
                 int64_t default_tokens, ApiRequest* out) {
   if (auto v = fields.String("model")) out->model = *v;
@@ -325,25 +223,6 @@ std::string ReadContent(Fields& message) {
   return text;
 }
 
-void CheckToolCalls(Fields& message) {
-  const Json* calls = message.Array("tool_calls");
-  if (calls == nullptr) return;
-  for (size_t i = 0; i < calls->size() && !message.error(); ++i) {
-    const Json& call = (*calls)[i];
-    const std::string name = "tool_calls[" + std::to_string(i) + "]";
-    const auto function = call.is_object() ? call.find("function") : call.end();
-    if (!call.is_object() || function == call.end() || !function->is_object() ||
-        !function->value("name", Json()).is_string() ||
-        !(function->value("arguments", Json("{}")).is_string() ||
-          function->value("arguments", Json("{}")).is_object())) {
-      message.Fail(name, message.Path(name) +
-                             " must be {\"type\": \"function\", \"function\": {\"name\", "
-                             "\"arguments\"}}, got " +
-                             Seen(call));
-    }
-  }
-}
-
 void ReadMessages(Fields& fields, const Ordered& ordered, std::vector<model::ChatMessage>* out) {
   const Json* messages = fields.Array("messages");
   if (fields.error()) return;
@@ -379,96 +258,6 @@ void ReadMessages(Fields& fields, const Ordered& ordered, std::vector<model::Cha
       parsed.extra_json = whole.dump();
     }
     out->push_back(std::move(parsed));
-  }
-}
-
-// Tools that the model can be shown, each with a name of its own.
-bool CheckTools(Fields& fields, const Json& tools) {
-  if (tools.size() > kMaxTools) {
-    fields.Fail("tools", "tools must hold at most " + std::to_string(kMaxTools) + " tools, got " +
-                             std::to_string(tools.size()));
-  }
-  std::set<std::string> names;
-  for (size_t i = 0; i < tools.size() && !fields.error(); ++i) {
-    const std::string name = "tools[" + std::to_string(i) + "]";
-    if (!tools[i].is_object()) {
-      fields.Fail(name, name + " must be an object, got " + Seen(tools[i]));
-      return false;
-    }
-    Fields tool(tools[i], name);
-    const std::string type = tool.String("type").value_or("function");
-    if (!tool.error() && type != "function") {
-      tool.Fail("type", tool.Path("type") + " must be \"function\", got \"" + type + "\"",
-                "unsupported");
-    }
-    const Json* function = tool.Object("function");
-    if (function == nullptr) {
-      tool.Fail("function", tool.Path("function") + " is missing", "missing_field");
-    } else {
-      Fields nested(*function, tool.Path("function"));
-      const std::string own = nested.String("name").value_or("");
-      if (own.empty()) nested.Fail("name", nested.Path("name") + " is missing", "missing_field");
-      if (!names.insert(own).second)
-        nested.Fail("name", nested.Path("name") + " is there twice: \"" + own + "\"");
-      (void)nested.Object("parameters");
-      (void)nested.Bool("strict");
-      tool.Adopt(nested);
-    }
-    fields.Adopt(tool);
-  }
-  return !fields.error();
-}
-
-ToolChoice ReadToolChoice(Fields& fields, const Json* tools) {
-  ToolChoice choice;
-  const Json* value = fields.Get("tool_choice");
-  if (value == nullptr || *value == "auto") return choice;
-  if (*value == "none") {
-    choice.mode = ToolChoice::Mode::kNone;
-    return choice;
-  }
-  choice.mode = ToolChoice::Mode::kRequired;
-  if (value->is_object() && value->value("type", Json("function")) == "function" &&
-      value->contains("function") && (*value)["function"].is_object() &&
-      (*value)["function"].value("name", Json()).is_string()) {
-    choice.name = (*value)["function"]["name"].get<std::string>();
-  } else if (*value != "required") {
-    fields.Fail("tool_choice",
-                "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
-                "\"function\": {\"name\": ...}}, got " +
-                    Seen(*value));
-    return choice;
-  }
-  bool known = choice.name.empty() && tools != nullptr && !tools->empty();
-  for (const Json& tool : tools != nullptr ? *tools : Json::array()) {
-    known |= tool["function"]["name"] == choice.name;
-  }
-  if (!known) {
-    fields.Fail("tool_choice", choice.name.empty() ? "tool_choice \"required\" needs tools"
-                                                   : "tool_choice names \"" + choice.name +
-                                                         "\", which is not among tools");
-  }
-  return choice;
-}
-
-void ReadTools(Fields& fields, const Ordered& ordered, ApiRequest* out) {
-  const Json* tools = fields.Array("tools");
-  if (tools != nullptr && !CheckTools(fields, *tools)) return;
-  out->tool_choice = ReadToolChoice(fields, tools);
-  if (auto v = fields.Bool("parallel_tool_calls")) out->parallel_tool_calls = *v;
-  if (fields.error() || tools == nullptr || tools->empty()) return;
-  if (out->tool_choice.mode == ToolChoice::Mode::kNone) return;
-  out->tools_json = ordered["tools"].dump();
-  out->similar = SimilarPolicy::kOff;
-  if (out->tool_choice.mode != ToolChoice::Mode::kRequired) return;
-  if (!out->generation.sampling.grammar.empty()) {
-    fields.Fail(
-        "tool_choice",
-        "tool_choice that forces a call cannot be combined with response_format or grammar");
-  }
-  if (out->generation.beam_search) {
-    fields.Fail("use_beam_search",
-                "use_beam_search cannot be combined with a tool_choice that forces a call");
   }
 }
 
