@@ -85,6 +85,24 @@ def test_adapters_of_one_name_and_other_weights_do_not_share(tmp_path):
     assert not set(sides[0]) & set(sides[1])
 
 
+@pytest.mark.parametrize("again", [{"lora_int_id": 2}, {"lora_int_id": 1, "load_inplace": True}])
+def test_an_adapter_that_was_loaded_again_with_other_weights_does_not_share(tmp_path, again):
+    side = SchedulerSide(SYNC, model_parts={}, block_size=BLOCK, hash_block_size=BLOCK)
+    side.hello({(0, 0): WorkerHello("l", [])})
+    weights = tmp_path / "adapter_model.safetensors"
+    keys = []
+    for name, content, load in (("a", b"one", {"lora_int_id": 1}), ("b", b"other", again),
+                                ("c", None, again)):
+        if content is not None:
+            weights.write_bytes(content)
+        adapter = SimpleNamespace(lora_name="n", lora_path=str(tmp_path), **load)
+        request = FakeRequest(name, range(8), lora=adapter)
+        side.track(request)
+        keys.append(side._keys_of(side._requests[name]))
+    assert not set(keys[0]) & set(keys[1])
+    assert keys[1] == keys[2]
+
+
 @pytest.mark.parametrize("change", [{"weights": "x"}, {"tensor_parallel": 2}, {"dtype": "b"}])
 def test_whatever_the_rows_depend_on_is_in_the_keys(change):
     keys = []

@@ -55,6 +55,15 @@ def folder_digest(folder, memory=None):
     return total.hexdigest()
 
 
+def folder_state(folder):
+    """Names, sizes and times of change of a folder's files; empty when there is none."""
+    try:
+        files = sorted((entry.name, entry.stat()) for entry in os.scandir(folder))
+    except OSError:
+        return ()
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
+
+
 def _remembered(memory):
     try:
         return dict(json.loads(Path(memory).read_text())) if memory is not None else {}

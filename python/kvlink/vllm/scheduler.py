@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvlink._errors import FailedPreconditionError, KvlinkError
-from kvlink.vllm.fingerprint import fingerprint, folder_digest
+from kvlink.vllm.fingerprint import fingerprint, folder_digest, folder_state
 from kvlink.vllm.messages import ADDRESS_BYTES, Load, RankReport, Save, StepPlan, rank_key
 
 logger = logging.getLogger("vllm.kvlink")
@@ -56,7 +56,7 @@ class SchedulerSide:
         self._failed = {}  # base key -> until when it is not offered
         self._requests = {}
         self._loads = []
-        self._adapters = {}  # path -> digest
+        self._adapters = {}  # path, vLLM's number, state of the folder where it counts -> digest
 
     # --- Set-up -----------------------------------------------------------------------------------
 
@@ -156,12 +156,15 @@ class SchedulerSide:
         if adapter is None:
             return ""
         path = adapter.lora_path
-        if path not in self._adapters:
+        # vLLM reads a folder when its adapter gets a number, and again where it is to replace itself.
+        replaces = getattr(adapter, "load_inplace", False)
+        loaded = (path, getattr(adapter, "lora_int_id", 0), folder_state(path) if replaces else None)
+        if loaded not in self._adapters:
             try:
-                self._adapters[path] = folder_digest(path, None) if Path(path).is_dir() else path
+                self._adapters[loaded] = folder_digest(path, None) if Path(path).is_dir() else path
             except KvlinkError:
-                self._adapters[path] = path  # vLLM's hash has name and path in it
-        return f"{adapter.lora_name}\0{self._adapters[path]}"
+                self._adapters[loaded] = path  # vLLM's hash has name and path in it
+        return f"{adapter.lora_name}\0{self._adapters[loaded]}"
 
     # --- Steps ------------------------------------------------------------------------------------
 
