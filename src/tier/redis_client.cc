@@ -34,7 +34,8 @@ struct RedisClient::Round {
   std::span<const RedisCommand> commands;
   std::vector<RedisReply> replies;
   std::vector<size_t> pending;
-  std::vector<std::optional<uint32_t>> asked;  // node that ASK named, for the next round only
+  // Whom ASK named, for the next round only. No node's number: the nodes may be learnt anew before.
+  std::vector<std::optional<RemoteEndpoint>> asked;
   std::vector<uint32_t> retries;
   std::vector<size_t> again;  // pending in the next round
 
@@ -73,8 +74,8 @@ void RedisClient::RunRound(Round& round, TimePoint deadline) {
   };
   std::map<uint32_t, Part> parts;  // by node
   for (const size_t i : round.pending) {
-    const uint32_t node =
-        round.asked[i] ? *round.asked[i] : slots_.NodeOf(SlotOf(round.commands[i][1]));
+    const uint32_t node = round.asked[i] ? slots_.AddNode(*round.asked[i])
+                                         : slots_.NodeOf(SlotOf(round.commands[i][1]));
     parts[node].commands.push_back(i);
   }
   for (auto& [node, part] : parts) {
@@ -135,11 +136,10 @@ bool RedisClient::Redirect(Round& round, size_t i, const std::string& text,
       !ParseEndpoint(std::string_view(text).substr(space + 1), from.endpoint().host, &endpoint)) {
     return false;
   }
-  const uint32_t node = slots_.AddNode(endpoint);
   if (moved) {
-    slots_.Assign(slot, slot, node);
+    slots_.Assign(slot, slot, slots_.AddNode(endpoint));
   } else {
-    round.asked[i] = node;
+    round.asked[i] = std::move(endpoint);
   }
   round.again.push_back(i);
   return true;
