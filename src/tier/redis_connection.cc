@@ -10,6 +10,11 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kLongArgument = size_t{16} << 10;  // not copied
+// A peer is not trusted with our memory or time. No value in Redis is longer than the first, as it
+// is set up; of a reply that is not whole when the deadline has passed the second is read, which is
+// more than lies in a socket's buffer; no answer of ours has as many elements as the third.
+constexpr size_t kMostReplyBytes = size_t{512} << 20, kMostLateBytes = size_t{16} << 20;
+constexpr int kMostElements = 1 << 20;
 
 void AppendLength(std::string& out, char type, size_t length) {
   out.push_back(type);
@@ -49,7 +54,16 @@ RedisReply Converted(const redisReply& reply) {
 
 struct RedisConnection::Parser {
   redisReader* reader = ::redisReaderCreate();
-  Parser() = default;
+  // hiredis takes memory for as many elements as an array says it has.
+  redisReplyObjectFunctions make = *reader->fn, original = make;
+  Parser() {
+    make.createArray = [](const redisReadTask* task, int elements) -> void* {
+      const auto* parser = static_cast<const Parser*>(task->privdata);
+      return elements > kMostElements ? nullptr : parser->original.createArray(task, elements);
+    };
+    reader->fn = &make;
+    reader->privdata = this;
+  }
   Parser(const Parser&) = delete;
   Parser& operator=(const Parser&) = delete;
   ~Parser() { ::redisReaderFree(reader); }
@@ -139,6 +153,7 @@ Failure RedisConnection::Send(std::span<const RedisCommand> commands, TimePoint 
 Failure RedisConnection::Receive(size_t count, std::vector<RedisReply>* replies,
                                  TimePoint deadline) {
   if (!parser_) return {ErrorReason::kUnavailable, where_ + ": not connected"};
+  size_t unfinished = 0, late = 0;  // bytes of the reply on its way, and of those behind time
   while (count > 0) {
     void* raw = nullptr;
     if (::redisReaderGetReply(parser_->reader, &raw) != REDIS_OK) {
@@ -151,10 +166,19 @@ Failure RedisConnection::Receive(size_t count, std::vector<RedisReply>* replies,
           static_cast<redisReply*>(raw), [](redisReply* r) { ::freeReplyObject(r); });
       replies->push_back(Converted(*reply));
       --count;
+      unfinished = 0;
       continue;
     }
     size_t got = 0;
     Failure failure = socket_.Read(buffer_.data(), buffer_.size(), &got, deadline);
+    unfinished += got;
+    if (std::chrono::steady_clock::now() >= deadline) late += got;
+    if (unfinished > kMostReplyBytes) {
+      failure = {ErrorReason::kProtocol,
+                 where_ + ": a reply of more than " + std::to_string(kMostReplyBytes) + " bytes"};
+    } else if (late > kMostLateBytes) {
+      failure = {ErrorReason::kTimeout, where_ + ": no whole answer within the deadline"};
+    }
     if (failure.ok() && ::redisReaderFeed(parser_->reader, buffer_.data(), got) != REDIS_OK) {
       failure = {ErrorReason::kProtocol, where_ + ": " + parser_->reader->errstr};
     }
