@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/key_builder.h"
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
 #include "link/cache_state.h"
@@ -116,6 +117,12 @@ Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options,
       layers.checkpoints.size() * options.similar_model.embedding * sizeof(uint16_t));
   if (options.shape.checkpoint_bytes > 0) {
     options.cow_copy_threshold = 0;  // cells of a difference have no place for checkpoints
+    // Pages hold more than the model says: no cache that keeps other layers may find them in a
+    // tier.
+    base::KeyBuilder key;
+    key.Add("model", options.model_fingerprint);
+    for (const uint32_t layer : layers.checkpoints) key.AddNumber("checkpoint", layer);
+    options.model_fingerprint = std::move(key).bytes();
     const Status fits = CheckOptions(options);  // pages are larger now
     if (!fits.ok()) return fits;
   }
