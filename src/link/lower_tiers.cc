@@ -145,7 +145,19 @@ void LowerTiers::FreshAreWritten() {
 void LowerTiers::Defer(BlockId id) {
   Record& record = records_[id];
   if (record.state != State::kUnwritten || std::exchange(record.waits, true)) return;
+  if (backlog_.size() >= 2 * records_.size()) DropStale();
   backlog_.push_back(id);
+}
+
+// Blocks that were evicted while they waited left their numbers behind, and an engine that is never
+// idle takes none out.
+void LowerTiers::DropStale() {
+  std::vector<bool> seen(records_.size());
+  std::erase_if(backlog_, [&](BlockId id) {
+    if (!records_[id].waits || seen[id]) return true;
+    seen[id] = true;
+    return false;
+  });
 }
 
 std::vector<PendingWrite> LowerTiers::TakeBacklog(const BlockStore& blocks, size_t most) {
@@ -306,7 +318,7 @@ void LowerTiers::NoteLoaded(uint32_t num_blocks) {
 
 bool LowerTiers::IsDamaged(const tier::BlockKey& address) const {
   const auto failed = failed_.find(address);
-  return failed != failed_.end() && failed->second.is_damaged;
+  return failed != failed_.end() && failed->second.is_damaged && clock_() < failed->second.until;
 }
 
 void LowerTiers::NoteFailed(const tier::BlockKey& address, bool is_damaged) {

@@ -12,7 +12,9 @@
 //   1. A block is handed to the tiers after its parent, under the SHA-256 of its whole chain.
 //   Blocks
 //      of namespaces that stay in RAM have no name, and are never written nor looked for.
-//   2. A block that failed to load is not looked for again for kRetryAfter.
+//   2. A block that failed to load is not looked for again for kRetryAfter; as long, one that was
+//      damaged is written again although a tier has it.
+//   3. The backlog is at most twice as long as there are blocks.
 // Threads: const members may run at the same time, the rest needs the cache alone (its lock),
 // except Write, Observe* and the store, which may be used from any thread. Cost: a SHA-256 (about 1
 // us) per full block, and per block that a lookup finds in a tier; 40 bytes a block.
@@ -154,6 +156,7 @@ class LowerTiers {
   void AppendWrites(const BlockStore& blocks, BlockId id, bool spends,
                     std::vector<PendingWrite>* writes);
   void Defer(BlockId id);
+  void DropStale();
 
   const KvShape shape_;
   const std::function<bool(const Namespace&)> may_leave_ram_;

@@ -126,6 +126,27 @@ TEST_F(TiersTest, OnlyTheSameTenantSaltAndModelFindABlock) {
   EXPECT_EQ(harness_.Lookup(prompt_, mine).loadable_tokens, 0u);
 }
 
+// The layers of a mode's checkpoints are not in the model's fingerprint, but in the pages.
+TEST_F(TiersTest, OnlyTheSameCheckpointsFindABlock) {
+  CacheOptions& options = harness_.options;
+  options.shape.num_layers = 4;
+  options.similar.policy = SimilarPolicy::kOn;
+  options.similar.mode = ReuseMode::kLayered;
+  options.similar_model.embedding = 8;
+  const auto loadable = [&](uint32_t reuse_distance) {
+    options.similar.max_reuse_distance = reuse_distance;
+    harness_.Create();
+    return harness_.Lookup(prompt_).loadable_tokens;
+  };
+  EXPECT_EQ(loadable(1), 0u);
+  harness_.Serve(prompt_);
+  harness_.DrainAll();
+  EXPECT_EQ(loadable(1), 64u);
+  EXPECT_EQ(loadable(2), 0u) << "as large, but of another layer";
+  options.similar.policy = SimilarPolicy::kOff;
+  EXPECT_EQ(loadable(1), 0u);
+}
+
 // Acceptance 22.
 TEST_F(TiersTest, AfterARestartTheSameBlocksAreFound) {
   harness_.Serve(prompt_);
@@ -226,6 +247,19 @@ INSTANTIATE_TEST_SUITE_P(Damages, DamagedTiersTest,
                                            Damage{"ReadError", &Faults::get_errors},
                                            Damage{"Loss", &Faults::losses}),
                          [](const auto& damage) { return damage.param.name; });
+
+TEST_F(TiersTest, ABlockThatWasDamagedOnceIsNotWrittenForEver) {
+  harness_.Serve(prompt_);
+  harness_.MoveAllDown();
+  faults_.bit_flips = 1;
+  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
+  harness_.MoveAllDown();  // written again
+  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
+  harness_.Serve(prompt_);  // computed again, although the tier has all of it
+  int turns = 0;
+  while (harness_.cache->RunIdle() && turns < 100) ++turns;
+  EXPECT_LT(turns, 100) << "there is nothing left to write";
+}
 
 TEST_F(TiersTest, AFailedBlockIsTheReasonOfTheMissAndIsLeftAloneForAWhile) {
   harness_.Serve(prompt_);
@@ -380,6 +414,18 @@ TEST_F(UnpaidTiersTest, WithoutCreditBlocksWaitForIdleTime) {
   harness_.MoveAllDown();
   EXPECT_EQ(harness_.BlocksIn(0), 8u);
   EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
+}
+
+TEST_F(UnpaidTiersTest, WhatWaitsForIdleTimeDoesNotPileUpWhereThereIsNone) {
+  TierHarness small(kBlock, 16);
+  small.options.tiers = harness_.options.tiers;
+  small.Create();
+  auto serve_until = [&, seed = uint64_t{0}](uint64_t end) mutable {
+    for (; seed < end; ++seed) small.Serve(RandomTokens(seed, 15 * kBlock));
+    return small.cache->Stats().tracking_bytes;
+  };
+  const uint64_t before = serve_until(50);
+  EXPECT_LE(serve_until(400), before + 1024);
 }
 
 TEST_F(UnpaidTiersTest, EvictedBlocksThatWereUsedOnceAreNotWrittenThoseUsedAgainAre) {
