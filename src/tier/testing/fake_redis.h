@@ -56,6 +56,7 @@ class FakeRedis {
   FakeRedis& operator=(const FakeRedis&) = delete;
 
   uint16_t port() const { return port_; }
+  uint64_t bytes_sent() const { return bytes_sent_; }
 
  private:
   void Serve(int client) {
@@ -74,7 +75,7 @@ class FakeRedis {
     ::close(client);
   }
 
-  bool Send(int client, const Reply& reply) const {
+  bool Send(int client, const Reply& reply) {
     std::string_view bytes = reply.bytes;
     for (;;) {
       while (!bytes.empty()) {
@@ -84,6 +85,7 @@ class FakeRedis {
         const ssize_t sent =
             ::send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent <= 0) return false;
+        bytes_sent_ += static_cast<uint64_t>(sent);
         bytes.remove_prefix(static_cast<size_t>(sent));
       }
       if (reply.for_ever.empty()) return true;
@@ -119,6 +121,7 @@ class FakeRedis {
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> bytes_sent_{0};
   std::vector<std::thread> connections_;  // of acceptor_
   std::thread acceptor_;
 };
