@@ -18,7 +18,9 @@ std::variant<Caller, ApiError> Authorize(const ApiKeys& keys, const HttpRequest&
                     "the API key \"" + key->name + "\" has no right \"" + RightName(right) + "\"",
                     "", "missing_right"};
   }
-  return Caller{key->name, key->tenant, key->tenant};
+  const TenantSettings& settings = keys.SettingsOf(key->tenant);
+  return Caller{key->name, key->tenant, ScopeOf(key->tenant, settings), settings,
+                keys.num_tenants() > 1};
 }
 
 }  // namespace kvlink::server

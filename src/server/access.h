@@ -11,6 +11,7 @@
 #include "server/api_error.h"
 #include "server/api_keys.h"
 #include "server/http.h"
+#include "server/tenants.h"
 
 namespace kvlink::server {
 
@@ -18,6 +19,8 @@ struct Caller {
   std::string key;                 // its name in the key file; empty: there are no keys
   std::string tenant = "default";  // for logs, lists and limits
   std::string scope = "default";   // Namespace::tenant: whose blocks the caller shares
+  TenantSettings settings;
+  bool several_tenants = false;  // the server has others as well
 };
 
 // With Right::kNone nobody is refused, and nobody is told apart.

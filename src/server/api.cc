@@ -62,7 +62,8 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
     : engine_(engine),
       tokenizer_(engine.model().tokenizer()),
       options_(options),
-      keys_(std::move(keys)),
+      keys_(std::make_shared<const ApiKeys>(std::move(keys))),
+      gate_(size_t{engine.options().max_queue} + engine.options().max_sequences),
       log_(std::move(log)),
       model_ids_(ModelIds(options, engine.model().info())),
       fingerprint_(Fingerprint(engine.model().fingerprint())),
@@ -94,7 +95,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {"/detokenize", "POST", Right::kInference, &Api::Detokenize},
       {"/kvlink/requests", "GET", Right::kInference, &Api::ListRequests},
       {"/health", "GET", Right::kNone, &Api::Health},
-      {"/metrics", "GET", Right::kNone, &Api::MetricsText},
+      {"/metrics", "GET", Right::kMetrics, &Api::MetricsText},
       {"/version", "GET", Right::kNone, &Api::Version},
       {"/openapi.json", "GET", Right::kNone, &Api::OpenApi},
   };
@@ -129,11 +130,22 @@ void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   const Route* route = FindRoute(call.request, &error);
   call.route = route != nullptr ? route->path : "other";
   // Before anything is told about paths: who has no key learns nothing.
-  auto caller = Authorize(keys_, call.request, route != nullptr ? route->right : Right::kInference);
+  std::shared_ptr<const ApiKeys> keys;
+  {
+    const std::lock_guard lock(keys_mutex_);
+    keys = keys_;
+  }
+  auto caller = Authorize(*keys, call.request, route != nullptr ? route->right : Right::kInference);
   if (const ApiError* refused = std::get_if<ApiError>(&caller)) return Refuse(call, *refused);
   call.caller = std::get<Caller>(std::move(caller));
   if (route == nullptr) return Refuse(call, error);
   (this->*route->handler)(std::move(call));
+}
+
+void Api::ReplaceKeys(ApiKeys keys) {
+  auto replaced = std::make_shared<const ApiKeys>(std::move(keys));
+  const std::lock_guard lock(keys_mutex_);
+  keys_.swap(replaced);
 }
 
 // --- small routes ---
@@ -328,8 +340,13 @@ Parsed<BuiltPrompt> Api::BuildFill(const PromptInput& prefix, const std::string&
 
 std::optional<ApiError> Api::SetUp(const Call& call, ApiRequest* request,
                                    std::vector<BuiltPrompt>* prompts) {
+  const TenantSettings& tenant = call.caller.settings;
   request->generation.ns.tenant = call.caller.scope;
-  request->generation.similar = Narrower(options_.similar, request->similar);
+  request->generation.similar =
+      tenant.sensitive ? SimilarPolicy::kOff : Narrower(options_.similar, request->similar);
+  if (tenant.sharing == TenantSharing::kNone) {
+    request->generation.reuse = request->generation.store = false;
+  }
   if (!request->has_seed) request->generation.sampling.seed = options_.seed_source();
   bool message_in_front = false;
   if (request->chat) {
@@ -382,7 +399,11 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
   }
   std::vector<BuiltPrompt> prompts;
   if (auto error = SetUp(call, &request, &prompts)) return Refuse(call, *error);
+  auto place = gate_.Enter(call.caller.tenant, call.caller.settings,
+                           static_cast<uint32_t>(prompts.size()), call.caller.several_tenants);
+  if (const ApiError* error = std::get_if<ApiError>(&place)) return Refuse(call, *error);
   if (style == nullptr) style = CompletionStyle(call, request);
+  std::string tenant = call.caller.tenant;
   call.request.body.clear();  // parsed; it may be large, and the answer long in coming
   call.request.body.shrink_to_fit();
   auto responder = call.responder;
@@ -393,10 +414,11 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
                " cached=" + std::to_string(summary.cached_tokens) +
                " generated=" + std::to_string(summary.generated_tokens));
   };
-  std::make_shared<Generation>(generation_context_, std::move(request), std::move(prompts),
-                               std::move(style), std::move(headers), std::move(responder),
-                               std::move(on_end))
-      ->Start();
+  auto generation = std::make_shared<Generation>(
+      generation_context_, std::move(request), std::move(prompts), std::move(style),
+      std::move(headers), std::move(responder), std::move(on_end));
+  generation->Keep(std::get<TenantGate::Place>(std::move(place)), std::move(tenant));
+  generation->Start();
 }
 
 // --- shared by all ---

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "server/recent_requests.h"
 #include "server/response_store.h"
 #include "server/server.h"
+#include "server/tenants.h"
 
 namespace kvlink::server {
 
@@ -36,6 +38,8 @@ class Api {
     connection_count_ = std::move(count);
   }
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  // Requests from now on are judged by these; any thread.
+  void ReplaceKeys(ApiKeys keys);
   Metrics& metrics() { return *metrics_; }
   const std::string& model_id() const { return model_ids_.front(); }
 
@@ -96,7 +100,9 @@ class Api {
   engine::Engine& engine_;
   const model::Tokenizer& tokenizer_;
   ServerOptions options_;
-  ApiKeys keys_;
+  mutable std::mutex keys_mutex_;
+  std::shared_ptr<const ApiKeys> keys_;  // guarded by keys_mutex_
+  TenantGate gate_;
   std::shared_ptr<Log> log_;
   std::vector<std::string> model_ids_;
   std::string fingerprint_;

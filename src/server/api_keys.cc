@@ -2,15 +2,25 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/rand.h>
 
+#include <algorithm>
 #include <fstream>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace kvlink::server {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr std::string_view kScheme = "bearer ";
+constexpr const char* kRightNames[] = {"none", "inference", "metrics", "admin"};
+constexpr size_t kMaxName = 200;
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -29,12 +39,135 @@ bool ParseHex(const std::string& text, std::array<uint8_t, 32>* out) {
   return true;
 }
 
+std::string Hex(const std::array<uint8_t, 32>& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+std::optional<Right> ParseRight(const std::string& name) {
+  for (const Right right : {Right::kInference, Right::kMetrics, Right::kAdmin}) {
+    if (name == RightName(right)) return right;
+  }
+  return std::nullopt;
+}
+
+Json KeyLine(const std::string& name, const std::string& hash, const std::string& tenant,
+             const std::vector<std::string>& rights) {
+  return {{"name", name}, {"hash", hash}, {"tenant", tenant}, {"rights", rights}};
+}
+
+// A value in a message: short, and on one line.
+std::string Shown(const Json& value) {
+  return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80);
+}
+
+// One line's fields. Each reader answers what is wrong, or nothing.
+class Line {
+ public:
+  using Error = std::optional<std::string>;
+  explicit Line(Json json) : json_(std::move(json)) {}
+
+  bool Has(const char* field) const { return json_.contains(field); }
+  Error CheckFields(std::initializer_list<std::string_view> known) const {
+    for (const auto& [field, value] : json_.items()) {
+      if (std::find(known.begin(), known.end(), field) == known.end()) {
+        return "the field \"" + field.substr(0, 80) + "\" is not known";
+      }
+    }
+    return std::nullopt;
+  }
+  Error Read(const char* field, bool (*valid)(std::string_view), const char* wanted,
+             std::string* out) const {
+    const auto found = json_.find(field);
+    if (found == json_.end()) return std::string(field) + ": is missing";
+    if (!found->is_string() || !valid(found->get_ref<const std::string&>())) {
+      return std::string(field) + ": must be " + wanted + ", not " + Shown(*found);
+    }
+    *out = found->get<std::string>();
+    return std::nullopt;
+  }
+  Error ReadTenant(const char* field, std::string* out) const {
+    return Read(field, IsTenantName, "1 to 64 letters, digits, '.', '_' or '-'", out);
+  }
+  Error ReadHash(std::array<uint8_t, 32>* out) const {
+    // The value itself is not shown: it may be a key that was put here by mistake.
+    const auto found = json_.find("hash");
+    if (found == json_.end() || !found->is_string() || !ParseHex(found->get<std::string>(), out)) {
+      return "hash: must be the SHA-256 of the key as 64 hexadecimal digits";
+    }
+    return std::nullopt;
+  }
+  Error ReadRights(Rights* out) const {
+    const auto found = json_.find("rights");
+    if (found == json_.end() || !found->is_array() || found->empty()) {
+      return "rights: must be an array of \"inference\", \"metrics\", \"admin\"";
+    }
+    for (const Json& name : *found) {
+      const auto right = name.is_string() ? ParseRight(name.get<std::string>()) : std::nullopt;
+      if (!right) {
+        return "rights: must be \"inference\", \"metrics\" or \"admin\", not " + Shown(name);
+      }
+      out->Add(*right);
+    }
+    return std::nullopt;
+  }
+  Error ReadSettings(TenantSettings* out) const;
+
+ private:
+  Json json_;
+};
+
+Line::Error Line::ReadSettings(TenantSettings* out) const {
+  if (const auto found = json_.find("sharing"); found != json_.end()) {
+    if (*found == "none") {
+      out->sharing = TenantSharing::kNone;
+    } else if (*found == "tenant") {
+      out->sharing = TenantSharing::kTenant;
+    } else if (*found == "group") {
+      out->sharing = TenantSharing::kGroup;
+    } else {
+      return "sharing: must be \"none\", \"tenant\" or \"group\", not " + Shown(*found);
+    }
+  }
+  if (const auto found = json_.find("sensitive"); found != json_.end()) {
+    if (!found->is_boolean()) return "sensitive: must be true or false, not " + Shown(*found);
+    out->sensitive = found->get<bool>();
+  }
+  if (const auto found = json_.find("max_requests"); found != json_.end()) {
+    if (!found->is_number_unsigned() || found->get<uint64_t>() < 1 ||
+        found->get<uint64_t>() > 1'000'000) {
+      return "max_requests: must be a whole number from 1 to 1000000, not " + Shown(*found);
+    }
+    out->max_requests = found->get<uint32_t>();
+  }
+  if (out->sharing != TenantSharing::kGroup) {
+    if (Has("group")) return "group: needs \"sharing\": \"group\"";
+    return std::nullopt;
+  }
+  if (out->sensitive) return "sharing: a sensitive tenant shares with no group";
+  return ReadTenant("group", &out->group);
+}
+
+// A line of the format before JSON, told as it is written now.
+std::string OldFormat(const std::string& line) {
+  std::istringstream words(line);
+  std::string name, hash, tenant;
+  std::array<uint8_t, 32> bytes{};
+  const std::string what = "a line must be a JSON object";
+  if (!(words >> name >> hash >> tenant) || !ParseHex(hash, &bytes)) return what;
+  return what + "; this one is now written " +
+         KeyLine(name, hash, tenant, {"inference"})
+             .dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
-const char* RightName(Right right) {
-  constexpr const char* kNames[] = {"none", "inference", "metrics", "admin"};
-  return kNames[static_cast<size_t>(right)];
-}
+const char* RightName(Right right) { return kRightNames[static_cast<size_t>(right)]; }
 
 std::array<uint8_t, 32> Sha256(std::string_view bytes) {
   std::array<uint8_t, 32> hash{};
@@ -55,35 +188,61 @@ Result<ApiKeys> ApiKeys::Load(const std::string& path) {
 
 Result<ApiKeys> ApiKeys::Parse(const std::string& text, const std::string& source) {
   ApiKeys keys;
+  std::set<std::string> names, described;
+  const auto read_key = [&](const Line& line) -> Line::Error {
+    Key key;
+    const auto is_name = [](std::string_view name) {
+      return !name.empty() && name.size() <= kMaxName;
+    };
+    if (auto error = line.CheckFields({"name", "hash", "tenant", "rights"})) return error;
+    if (auto error = line.Read("name", is_name, "1 to 200 characters", &key.name)) return error;
+    if (auto error = line.ReadHash(&key.hash)) return error;
+    if (auto error = line.ReadTenant("tenant", &key.tenant)) return error;
+    if (auto error = line.ReadRights(&key.rights)) return error;
+    if (!names.insert(key.name).second) return "name: \"" + key.name + "\" is used twice";
+    for (const Key& other : keys.keys_) {
+      if (other.hash == key.hash) {
+        return "hash: \"" + key.name + "\" has the same key as \"" + other.name + "\"";
+      }
+    }
+    keys.tenants_[key.tenant];
+    keys.keys_.push_back(std::move(key));
+    return std::nullopt;
+  };
+  const auto read_tenant = [&](const Line& line) -> Line::Error {
+    std::string tenant;
+    TenantSettings settings;
+    if (auto error =
+            line.CheckFields({"tenant", "sharing", "group", "sensitive", "max_requests"})) {
+      return error;
+    }
+    if (auto error = line.ReadTenant("tenant", &tenant)) return error;
+    if (auto error = line.ReadSettings(&settings)) return error;
+    if (!described.insert(tenant).second) return "tenant: \"" + tenant + "\" is described twice";
+    keys.tenants_[tenant] = settings;
+    return std::nullopt;
+  };
   std::istringstream lines(text);
   std::string line;
-  std::set<std::string> names;
   for (int number = 1; std::getline(lines, line); ++number) {
-    const auto fail = [&](const std::string& what) {
+    const size_t start = line.find_first_not_of(" \t\r");
+    if (start == std::string::npos || line[start] == '#') continue;
+    Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    Line::Error error;
+    if (json.is_object()) {
+      const Line fields(std::move(json));
+      error = fields.Has("name") || fields.Has("hash") ? read_key(fields) : read_tenant(fields);
+    } else {
+      error = OldFormat(line);
+    }
+    if (error) {
       return Status(StatusCode::kInvalidArgument,
-                    "--api-keys: " + source + ":" + std::to_string(number) + ": " + what);
-    };
-    std::istringstream words(line.substr(0, line.find('#')));
-    Key key;
-    std::string hash, extra;
-    if (!(words >> key.name)) continue;
-    if (!(words >> hash >> key.tenant) || words >> extra) {
-      return fail("a line must be \"name sha256hex tenant\"");
+                    "--api-keys: " + source + ":" + std::to_string(number) + ": " + *error);
     }
-    // The value itself is not shown: it may be a key that was put here by mistake.
-    if (!ParseHex(hash, &key.hash)) {
-      return fail("the second word must be the SHA-256 of the key as 64 hexadecimal digits, got " +
-                  std::to_string(hash.size()) + " characters");
-    }
-    if (!names.insert(key.name).second) return fail("the name \"" + key.name + "\" is used twice");
-    for (const Key& other : keys.keys_) {
-      if (other.hash == key.hash)
-        return fail("\"" + key.name + "\" has the same key as \"" + other.name + "\"");
-    }
-    keys.keys_.push_back(std::move(key));
   }
-  if (keys.empty())
+  if (keys.empty()) {
     return Status(StatusCode::kInvalidArgument, "--api-keys: " + source + ": holds no key");
+  }
   return keys;
 }
 
@@ -99,6 +258,31 @@ const ApiKeys::Key* ApiKeys::Find(std::string_view authorization) const {
     if (CRYPTO_memcmp(key.hash.data(), hash.data(), hash.size()) == 0) found = &key;
   }
   return found;
+}
+
+const TenantSettings& ApiKeys::SettingsOf(const std::string& tenant) const {
+  static const TenantSettings defaults;
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? defaults : found->second;
+}
+
+Result<NewApiKey> MakeApiKey(const std::string& name, const std::string& tenant,
+                             const std::vector<std::string>& rights) {
+  std::array<uint8_t, 32> random{};
+  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1) {
+    return Status(StatusCode::kUnavailable, "the system gives no random bytes");
+  }
+  NewApiKey made;
+  made.secret = "kvl_" + Hex(random);
+  made.line = KeyLine(name, Hex(Sha256(made.secret)), tenant, rights)
+                  .dump(-1, ' ', true, Json::error_handler_t::replace);
+  // What the server would refuse is refused here.
+  if (const auto parsed = ApiKeys::Parse(made.line, "key"); !parsed.ok()) {
+    const std::string& message = parsed.status().message();
+    constexpr std::string_view kWhere = "--api-keys: key:1: ";
+    return Status(StatusCode::kInvalidArgument, "--" + message.substr(kWhere.size()));
+  }
+  return made;
 }
 
 }  // namespace kvlink::server

@@ -18,9 +18,15 @@ std::string ErrorOf(const std::string& text) {
   return keys.ok() ? "taken" : keys.status().message();
 }
 
+std::string Key(const std::string& name, const std::string& hash, const std::string& tenant,
+                const std::string& rights = R"(["inference"])") {
+  return R"({"name": ")" + name + R"(", "hash": ")" + hash + R"(", "tenant": ")" + tenant +
+         R"(", "rights": )" + rights + "}\n";
+}
+
 TEST(ApiKeys, AKeyIsFoundByItsHash) {
-  const auto keys = ApiKeys::Parse(
-      std::string("# comment\n\n  alice ") + kSecretHash + " acme # hers\n", "keys.txt");
+  const auto keys =
+      ApiKeys::Parse("# comment\n\n  " + Key("alice", kSecretHash, "acme"), "keys.txt");
   ASSERT_TRUE(keys.ok()) << keys.status().message();
   ASSERT_NE(keys->Find("Bearer secret"), nullptr);
   EXPECT_EQ(keys->Find("bearer secret")->tenant, "acme");
@@ -28,7 +34,8 @@ TEST(ApiKeys, AKeyIsFoundByItsHash) {
 }
 
 TEST(ApiKeys, NothingElseIsFound) {
-  const auto keys = ApiKeys::Parse(std::string("alice ") + kSecretHash + " acme\n", "keys.txt");
+  const auto keys = ApiKeys::Parse(Key("alice", kSecretHash, "acme"), "keys.txt");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
   for (const std::string& header :
        {std::string(), std::string("secret"), std::string("Bearer"), std::string("Bearer "),
         std::string("Basic secret"), std::string("Bearer secre"), std::string("Bearer secret2"),
@@ -37,16 +44,87 @@ TEST(ApiKeys, NothingElseIsFound) {
   }
 }
 
+TEST(ApiKeys, AKeyHasTheRightsOfItsLineAndNoOthers) {
+  const auto keys = ApiKeys::Parse(Key("a", kSecretHash, "t", R"(["metrics", "admin"])"), "k");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  const Rights rights = keys->Find("Bearer secret")->rights;
+  EXPECT_TRUE(rights.Has(Right::kMetrics));
+  EXPECT_TRUE(rights.Has(Right::kAdmin));
+  EXPECT_FALSE(rights.Has(Right::kInference));
+}
+
 TEST(ApiKeys, BrokenFilesAreToldByLineAndWithoutTheKey) {
-  EXPECT_THAT(ErrorOf("alice\n"), HasSubstr("keys.txt:1"));
-  EXPECT_THAT(ErrorOf("\n\nalice my-plain-key acme\n"),
+  const std::string zeros(64, '0');
+  EXPECT_THAT(ErrorOf("alice\n"), AllOf(HasSubstr("keys.txt:1"), HasSubstr("JSON object")));
+  EXPECT_THAT(ErrorOf("\n\n" + Key("alice", "my-plain-key", "acme")),
               AllOf(HasSubstr("keys.txt:3"), HasSubstr("SHA-256"), Not(HasSubstr("my-plain-key"))));
-  EXPECT_THAT(ErrorOf(std::string("a ") + kSecretHash + " t x\n"), HasSubstr("keys.txt:1"));
-  EXPECT_THAT(ErrorOf(std::string("a ") + kSecretHash + " t\na " + std::string(64, '0') + " t\n"),
+  EXPECT_THAT(ErrorOf(R"({"name": "a", "key": "my-plain-key"})"),
+              AllOf(HasSubstr("\"key\" is not known"), Not(HasSubstr("my-plain-key"))));
+  EXPECT_THAT(ErrorOf(Key("a", kSecretHash, "t:u")), HasSubstr("tenant: must be"));
+  EXPECT_THAT(ErrorOf(Key("a", kSecretHash, "t", R"(["root"])")), HasSubstr("not \"root\""));
+  EXPECT_THAT(ErrorOf(Key("a", kSecretHash, "t", "[]")), HasSubstr("rights: must be"));
+  EXPECT_THAT(ErrorOf(Key("a", kSecretHash, "t") + Key("a", zeros, "t")),
               AllOf(HasSubstr("keys.txt:2"), HasSubstr("twice")));
-  EXPECT_THAT(ErrorOf(std::string("a ") + kSecretHash + " t\nb " + kSecretHash + " u\n"),
+  EXPECT_THAT(ErrorOf(Key("a", kSecretHash, "t") + Key("b", kSecretHash, "u")),
               HasSubstr("same key"));
   EXPECT_THAT(ErrorOf("# nothing\n"), HasSubstr("no key"));
+  EXPECT_THAT(ErrorOf("{\"tenant\": \"acme\"}\n"), HasSubstr("no key"));
+}
+
+TEST(ApiKeys, ALineOfTheOldFormatIsShownAsItIsWrittenNow) {
+  const std::string error = ErrorOf(std::string("alice ") + kSecretHash + " acme # hers\n");
+  EXPECT_THAT(error, HasSubstr("keys.txt:1"));
+  const std::string line = error.substr(error.find('{'));
+  const auto keys = ApiKeys::Parse(line, "keys.txt");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  EXPECT_EQ(keys->Find("Bearer secret")->tenant, "acme");
+  EXPECT_THAT(ErrorOf("alice my-plain-key acme\n"), Not(HasSubstr("my-plain-key")));
+}
+
+TEST(ApiKeys, ALineWithoutANameDescribesATenant) {
+  const auto keys = ApiKeys::Parse(
+      Key("a", kSecretHash, "acme") +
+          R"({"tenant": "acme", "sharing": "group", "group": "g", "max_requests": 8})" + "\n" +
+          R"({"tenant": "clinic", "sensitive": true, "sharing": "none"})" + "\n",
+      "keys.txt");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  EXPECT_EQ(keys->num_tenants(), 2u);
+  EXPECT_EQ(keys->SettingsOf("acme").sharing, TenantSharing::kGroup);
+  EXPECT_EQ(keys->SettingsOf("acme").group, "g");
+  EXPECT_EQ(keys->SettingsOf("acme").max_requests, 8u);
+  EXPECT_TRUE(keys->SettingsOf("clinic").sensitive);
+  EXPECT_EQ(keys->SettingsOf("clinic").sharing, TenantSharing::kNone);
+  EXPECT_EQ(keys->SettingsOf("unknown").sharing, TenantSharing::kTenant);
+}
+
+TEST(ApiKeys, SettingsThatMakeNoSenseAreToldWithTheirValue) {
+  const auto error = [](const std::string& fields) {
+    return ErrorOf(R"({"tenant": "acme", )" + fields + "}");
+  };
+  EXPECT_THAT(error(R"("sharing": "all")"), HasSubstr("not \"all\""));
+  EXPECT_THAT(error(R"("sharing": "group")"), HasSubstr("group: is missing"));
+  EXPECT_THAT(error(R"("group": "g")"), HasSubstr("needs \"sharing\""));
+  EXPECT_THAT(error(R"("sharing": "group", "group": "g", "sensitive": true)"),
+              HasSubstr("sensitive tenant"));
+  EXPECT_THAT(error(R"("max_requests": 0)"), HasSubstr("not 0"));
+  EXPECT_THAT(error(R"("max_requests": -1)"), HasSubstr("not -1"));
+  EXPECT_THAT(error(R"("sensitive": "yes")"), HasSubstr("not \"yes\""));
+  EXPECT_THAT(error(R"("quota": 1)"), HasSubstr("\"quota\" is not known"));
+}
+
+TEST(ApiKeys, ANewKeyIsFoundByItsLineAndNoTwoAreEqual) {
+  const auto made = MakeApiKey("alice", "acme", {"inference", "metrics"});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(made->secret.size(), 4 + 64u);
+  EXPECT_TRUE(made->secret.starts_with("kvl_"));
+  EXPECT_THAT(made->line, Not(HasSubstr(made->secret.substr(4))));
+  const auto keys = ApiKeys::Parse(made->line, "keys.txt");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  ASSERT_NE(keys->Find("Bearer " + made->secret), nullptr);
+  EXPECT_FALSE(keys->Find("Bearer " + made->secret)->rights.Has(Right::kAdmin));
+  EXPECT_NE(MakeApiKey("alice", "acme", {"inference"})->secret, made->secret);
+  EXPECT_THAT(MakeApiKey("alice", "a:b", {"inference"}).status().message(),
+              HasSubstr("--tenant: must be"));
 }
 
 }  // namespace

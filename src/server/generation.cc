@@ -213,9 +213,11 @@ void Generation::NoteRecent(uint32_t prompt) const {
   for (const auto& [name, value] : headers_) {
     if (name == "X-Request-Id") id = value;
   }
-  context_.recent->Add(DescribeRequest(std::move(id), request_.generation.ns, *outcome.report,
-                                       prompts_[prompt].tokens, outcome.diverged_message,
-                                       context_.engine.model().tokenizer()));
+  RecentRequest recent = DescribeRequest(std::move(id), request_.generation.ns, *outcome.report,
+                                         prompts_[prompt].tokens, outcome.diverged_message,
+                                         context_.engine.model().tokenizer());
+  recent.tenant = tenant_;
+  context_.recent->Add(std::move(recent));
 }
 
 void Generation::FinishPrompt(uint32_t prompt, std::string* out) {
@@ -238,6 +240,7 @@ void Generation::FinishPrompt(uint32_t prompt, std::string* out) {
 }
 
 void Generation::FinishStream(std::string* out) {
+  place_.reset();
   *out += style_->End(outcomes_);
   responder_->Write(std::exchange(*out, ""));
   responder_->EndStream();
@@ -248,11 +251,13 @@ void Generation::SendWhole() {
   HttpResponse response;
   response.body = style_->Whole(outcomes_);
   response.headers = headers_;
+  place_.reset();
   responder_->Send(std::move(response));
   End(200);
 }
 
 void Generation::Fail(const ApiError& error) {
+  place_.reset();
   CancelAll();
   if (streaming_) {
     responder_->Write(style_->StreamError(error));
@@ -278,6 +283,7 @@ void Generation::CancelAll() {
 
 void Generation::End(int status) {
   if (std::exchange(ended_, true)) return;
+  place_.reset();
   inbox_->Close();
   Summary summary{status, 0, 0, 0};
   for (const PromptOutcome& outcome : outcomes_) {

@@ -49,6 +49,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
              std::vector<std::pair<std::string, std::string>> headers,
              std::shared_ptr<Responder> responder, OnEnd on_end);
   ~Generation();
+  // `tenant` is who asks, which is not always the namespace's: a group shares that. `place` is kept
+  // until the engine has done its part, and given up before the answer's last byte leaves: who
+  // has read it finds the place free.
+  void Keep(std::shared_ptr<void> place, std::string tenant) {
+    place_ = std::move(place);
+    tenant_ = std::move(tenant);
+  }
   void Start();
 
  private:
@@ -83,6 +90,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<std::pair<std::string, std::string>> headers_;
   std::shared_ptr<Responder> responder_;
   OnEnd on_end_;
+  std::shared_ptr<void> place_;
+  std::string tenant_;
 
   std::shared_ptr<EventInbox> inbox_;
   std::vector<engine::RequestId> ids_;

@@ -5,6 +5,7 @@
 
 #include "server/api.h"
 #include "server/http_server.h"
+#include "server/reload_keys.h"
 
 namespace kvlink::server {
 namespace {
@@ -50,6 +51,19 @@ class HttpApiServer : public Server {
     log_->Note("stopped");
   }
   void Stop() override { http_->Stop(); }
+  Status ReadKeys() {
+    Result<ApiKeys> keys = options_.api_keys_file.empty()
+                               ? Status(StatusCode::kFailedPrecondition, "there are no API keys")
+                               : ApiKeys::Load(options_.api_keys_file);
+    if (!keys.ok()) {
+      log_->Warning(keys.status().message() + "; the keys from before stay");
+      return keys.status();
+    }
+    log_->Note("read " + std::to_string(keys->size()) + " API keys of " +
+               std::to_string(keys->num_tenants()) + " tenants");
+    api_.ReplaceKeys(*std::move(keys));
+    return Status::Ok();
+  }
   uint16_t port() const override { return http_->port(); }
   std::string address() const override {
     const bool v6 = options_.host.find(':') != std::string::npos;
@@ -85,5 +99,7 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ServerOpt
   if (Status status = server->Listen(); !status.ok()) return status;
   return std::unique_ptr<Server>(std::move(server));
 }
+
+Status ReloadKeys(Server& server) { return static_cast<HttpApiServer&>(server).ReadKeys(); }
 
 }  // namespace kvlink::server

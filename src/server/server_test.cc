@@ -1,4 +1,5 @@
 #include "server/server.h"
+#include "server/reload_keys.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -777,18 +778,25 @@ class KeyTest : public ServerTest {
  protected:
   KeyTest() {
     options_.api_keys_file = ::testing::TempDir() + "keys-" + std::to_string(getpid());
+    WriteKeys();
+  }
+  void WriteKeys(const std::string& more = "") {
     std::ofstream file(options_.api_keys_file);
-    file << "# name hash tenant\n";
-    for (const auto& [key, tenant] :
-         {std::pair{"key-a", "acme"}, {"key-b", "acme"}, {"key-c", "other"}}) {
-      file << key << "-name ";
+    file << "# made by the test\n";
+    for (const auto& [key, tenant, rights] : {std::tuple{"key-a", "acme", R"(["inference"])"},
+                                              {"key-b", "acme", R"(["inference"])"},
+                                              {"key-c", "other", R"(["inference", "metrics"])"},
+                                              {"key-m", "ops", R"(["metrics"])"}}) {
+      std::string hash;
       for (const uint8_t byte : Sha256(key)) {
         char hex[3];
         std::snprintf(hex, sizeof(hex), "%02x", byte);
-        file << hex;
+        hash += hex;
       }
-      file << " " << tenant << "\n";
+      file << R"({"name": ")" << key << R"(-name", "hash": ")" << hash << R"(", "tenant": ")"
+           << tenant << R"(", "rights": )" << rights << "}\n";
     }
+    file << more;
   }
   ~KeyTest() override { std::remove(options_.api_keys_file.c_str()); }
   int Cached(const std::string& key, const std::string& salt = "") {
@@ -836,6 +844,72 @@ TEST_F(KeyTest, AClientsSaltOnlyNarrows) {
   EXPECT_EQ(Cached("key-a"), 0);
   EXPECT_EQ(Cached("key-c", "s"), 0);  // the other tenant cannot name its way in
   EXPECT_EQ(Cached("key-c", "acme"), 0);
+}
+
+TEST_F(KeyTest, ARouteIsOpenToKeysWithItsRight) {
+  Start();
+  EXPECT_EQ(Get("/metrics").status, 401);
+  EXPECT_EQ(HttpClient(port()).Get("/metrics", "key-m").status, 200);
+  const HttpReply reply = HttpClient(port()).Get("/metrics", "key-a");
+  EXPECT_EQ(reply.status, 403);
+  EXPECT_EQ(reply.json()["error"]["code"], "missing_right");
+  EXPECT_NE(reply.json()["error"]["message"].get<std::string>().find("\"metrics\""),
+            std::string::npos);
+  EXPECT_EQ(Post(kChat, ChatBody("hi"), "key-m").status, 403);
+}
+
+TEST_F(KeyTest, TenantsOfAGroupShareBlocksAndSeeTheirOwnRequestsAlone) {
+  WriteKeys(R"({"tenant": "acme", "sharing": "group", "group": "g"})"
+            "\n"
+            R"({"tenant": "other", "sharing": "group", "group": "g"})"
+            "\n");
+  Start();
+  EXPECT_EQ(Cached("key-a"), 0);
+  EXPECT_GT(Cached("key-c"), 0);
+  EXPECT_EQ(HttpClient(port()).Get("/kvlink/requests", "key-c").json()["data"].size(), 1u);
+}
+
+TEST_F(KeyTest, ATenantThatSharesNothingHitsNothing) {
+  WriteKeys(R"({"tenant": "acme", "sharing": "none"})"
+            "\n");
+  Start();
+  EXPECT_EQ(Cached("key-a"), 0);
+  EXPECT_EQ(Cached("key-a"), 0);
+  EXPECT_EQ(Cached("key-c"), 0);
+  EXPECT_GT(Cached("key-c"), 0);
+}
+
+TEST_F(KeyTest, KeysAreReadAgainAndABrokenFileKeepsTheOldOnes) {
+  Start();
+  EXPECT_EQ(Cached("key-a"), 0);
+  std::ofstream(options_.api_keys_file) << "{\"name\": 1}\n";
+  EXPECT_EQ(ReloadKeys(*server_).code(), StatusCode::kInvalidArgument);
+  EXPECT_GT(Cached("key-a"), 0);
+  WriteKeys(R"({"tenant": "acme", "sensitive": true})"
+            "\n");
+  EXPECT_TRUE(ReloadKeys(*server_).ok());
+  EXPECT_EQ(Cached("key-a"), 0);  // a scope of its own
+  EXPECT_GT(Cached("key-a"), 0);
+}
+
+TEST_F(KeyTest, ATenantBeyondItsLimitIsToldSoAndComesBackLater) {
+  WriteKeys(R"({"tenant": "acme", "max_requests": 1})"
+            "\n");
+  Start();
+  const HttpReply both = Post(kCompletions, {{"prompt", {"a", "b"}}, {"max_tokens", 1}}, "key-a");
+  EXPECT_EQ(both.status, 400) << both.body;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Post(kChat, ChatBody("hi"), "key-a").status, 200) << i;
+  engine_->Hold();
+  HttpClient client(port());
+  client.Send(HttpClient::PostText(kChat, ChatBody("hi").dump(), "key-a"));
+  ASSERT_TRUE(Eventually([&] { return engine_->Stats().waiting == 1; }));
+  const HttpReply reply = Post(kChat, ChatBody("hi"), "key-b");
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+  EXPECT_EQ(reply.json()["error"]["code"], "tenant_max_requests");
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return engine_->cancels() == 1; }));
+  engine_->Release();
 }
 
 // --- metrics ---

@@ -1,5 +1,6 @@
 """One `kvlink serve` for the whole session, and what tests ask it with."""
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -81,6 +82,12 @@ class Server:
         return self._process.returncode
 
 
+def key_line(key, tenant, rights=("inference",)):
+    """The line of `key`, which is its own name, in a file of API keys."""
+    return json.dumps({"name": key, "hash": hashlib.sha256(key.encode()).hexdigest(), "tenant": tenant,
+                       "rights": list(rights)})
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     running = Server(tmp_path_factory.mktemp("serve") / "log", "--chunk", "128")
@@ -91,9 +98,8 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="session")
 def keyed_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keyed")
-    lines = [f"{key} {hashlib.sha256(key.encode()).hexdigest()} {tenant}"
-             for key, tenant in [("key-a", "acme"), ("key-b", "acme"), ("key-c", "other")]]
-    (folder / "keys").write_text("# name hash tenant\n" + "\n".join(lines) + "\n")
+    lines = [key_line(key, tenant) for key, tenant in [("key-a", "acme"), ("key-b", "acme"), ("key-c", "other")]]
+    (folder / "keys").write_text("# made by the tests\n" + "\n".join(lines) + "\n")
     running = Server(folder / "log", "--api-keys", str(folder / "keys"))
     yield running
     assert running.stop() == 0

@@ -1,5 +1,4 @@
 """Rows of similar prompts: lent under a calibration, labelled, and never where exact answers are due."""
-import hashlib
 import json
 import os
 import pathlib
@@ -8,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import BINARY, MODEL, Server, cached
+from conftest import BINARY, MODEL, Server, cached, key_line
 
 TOWNS = ["Aldham", "Birkby", "Corfe", "Dunster", "Eyam", "Fowey", "Grasby", "Hythe", "Ilam", "Jarrow", "Kelso", "Lydd"]
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
@@ -63,8 +62,7 @@ def open_calibration(quick, tmp_path_factory):
 @pytest.fixture(scope="module")
 def similar_server(tmp_path_factory, open_calibration):
     folder = tmp_path_factory.mktemp("similar")
-    lines = [f"{key} {hashlib.sha256(key.encode()).hexdigest()} {tenant}"
-             for key, tenant in [("key-a", "acme"), ("key-b", "other")]]
+    lines = [key_line(key, tenant) for key, tenant in [("key-a", "acme"), ("key-b", "other")]]
     (folder / "keys").write_text("\n".join(lines) + "\n")
     running = Server(folder / "log", "--similar", "on", "--calibration", open_calibration, "--api-keys",
                      str(folder / "keys"))
