@@ -6,6 +6,7 @@
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
 #   scripts/setup.sh --tools    also install what the presets coverage and fuzz and clang-tidy need
+#   scripts/setup.sh --heavy    also install Chromium, for the heavy tests of the dashboard
 #   scripts/setup.sh --gemma    also fetch Gemma 3 270M (240 MB, Gemma Terms of Use), for the heavy tests
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,6 +25,7 @@ packages=(
   redis-server
 )
 tool_packages=(clang-14 clang-tidy-14 gcovr)
+heavy_packages=(chromium)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
 cpu_variants=(haswell skylakex icelake zen4)
@@ -203,8 +205,9 @@ for argument in "$@"; do
   case $argument in
     --force) force=yes ;;
     --tools) packages+=("${tool_packages[@]}") ;;
+    --heavy) packages+=("${heavy_packages[@]}") ;;
     --gemma) with_gemma=yes ;;
-    *) fail "unknown argument '$argument' (there are --force, --tools and --gemma)" ;;
+    *) fail "unknown argument '$argument' (there are --force, --tools, --heavy and --gemma)" ;;
   esac
 done
 mkdir -p "$deps/stamps" "$deps/logs"

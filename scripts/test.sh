@@ -12,7 +12,7 @@ select=(-LE '^heavy$')
 models=()
 if [[ ${1:-} = --heavy ]]; then
   select=()
-  models=(--gemma)
+  models=(--gemma --heavy)
   shift
 fi
 scripts/setup.sh ${models[@]+"${models[@]}"}

@@ -94,6 +94,10 @@ const std::vector<Api::Route>& Api::Routes() {
       {"/tokenize", "POST", Right::kInference, &Api::Tokenize},
       {"/detokenize", "POST", Right::kInference, &Api::Detokenize},
       {"/kvlink/requests", "GET", Right::kInference, &Api::ListRequests},
+      {"/kvlink/pin", "POST", Right::kAdmin, &Api::Pin},
+      {"/kvlink/warm", "POST", Right::kAdmin, &Api::Warm},
+      {"/kvlink/flush", "POST", Right::kAdmin, &Api::Flush},
+      {"/", "GET", Right::kNone, &Api::Dashboard},
       {"/health", "GET", Right::kNone, &Api::Health},
       {"/metrics", "GET", Right::kMetrics, &Api::MetricsText},
       {"/version", "GET", Right::kNone, &Api::Version},
@@ -107,9 +111,9 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) co
   std::string taken;
   for (const Route& route : Routes()) {
     const std::string_view path = route.path;
-    // A path that ends in a slash stands for everything below.
-    const bool below =
-        path.ends_with('/') && request.path.starts_with(path) && request.path.size() > path.size();
+    // A path that ends in a slash stands for everything below; "/" for itself.
+    const bool below = path != "/" && path.ends_with('/') && request.path.starts_with(path) &&
+                       request.path.size() > path.size();
     if (!below && request.path != path) continue;
     if (method == route.method) return &route;
     taken += (taken.empty() ? "" : " and ") + std::string(route.method);

@@ -80,6 +80,11 @@ class Api {
   void RefuseEmbeddings(Call call);
   void Props(Call call);
   void OpenApi(Call call);
+  // In admin_routes.cc.
+  void Pin(Call call);
+  void Warm(Call call);
+  void Flush(Call call);
+  void Dashboard(Call call);
 
   // `style` null: OpenAI's.
   void Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerStyle> style = nullptr);
