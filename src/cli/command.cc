@@ -5,6 +5,7 @@
 
 #include "cli/byte_size.h"
 #include "cli/config_file.h"
+#include "cli/key.h"
 #include "cli/machine.h"
 
 namespace kvlink::cli {
@@ -48,7 +49,7 @@ int RunCommandLine(int argc, const char* const* argv) {
   kvlink.require_subcommand(0, 1);
   const std::vector<Command> commands = {
       AddServe(kvlink),   AddBench(kvlink), AddCalibrate(kvlink), AddDoctor(kvlink),
-      AddInspect(kvlink), AddCkpt(kvlink),  AddVersion(kvlink)};
+      AddInspect(kvlink), AddCkpt(kvlink),  AddKey(kvlink),       AddVersion(kvlink)};
   try {
     kvlink.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {

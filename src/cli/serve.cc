@@ -24,7 +24,9 @@
 #include "kernel/paged_attention.h"
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
+#include "server/reload_keys.h"
 #include "server/server.h"
+#include "server/tenants.h"
 
 namespace kvlink::cli {
 namespace {
@@ -97,8 +99,10 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
                  "RAM for remembering answers, so that text sent back hits their tokens")
       ->check(IsByteSize())
       ->capture_default_str();
-  app.add_option("--api-keys", flags.api_keys,
-                 "File with a line \"name sha256hex tenant\" per key; default: no keys, one tenant")
+  app.add_option(
+         "--api-keys", flags.api_keys,
+         "File of API keys and tenants, see docs/security.md; read again on SIGHUP; default: "
+         "no keys, one tenant")
       ->type_name("FILE");
   app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only")
       ->type_name("DIR");
@@ -200,6 +204,7 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
     auto tiers = ReadTierFlags(flags.tiers, /*cold_by_default=*/true);
     if (!tiers.ok()) return tiers.status();
     cache_options.tiers = *std::move(tiers);
+    cache_options.tiers.may_leave_ram = server::MayLeaveRam;
   }
   cache_options.observer = stack.events.get();
   std::string warning;
@@ -291,7 +296,13 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);
   if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(status);
 
-  signals.OnSignal([&](int) { stack.server->Stop(); });
+  signals.OnSignal([&](int number) {
+    if (number == SIGHUP && !flags.api_keys.empty()) {
+      (void)server::ReloadKeys(*stack.server);  // the log has what is wrong
+    } else {
+      stack.server->Stop();
+    }
+  });
   PrintStart(flags, stack);
   stack.server->Run();
   signals.OnSignal([](int) {});  // it ends already; a late signal must not make that a failure

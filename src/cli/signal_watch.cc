@@ -11,6 +11,7 @@ SignalWatch::SignalWatch() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
+  sigaddset(&signals_, SIGHUP);
   sigaddset(&signals_, SIGUSR2);  // the destructor's own
   pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
   thread_ = std::thread([this] { Watch(); });

@@ -1,5 +1,5 @@
-// SignalWatch: SIGINT and SIGTERM as calls on a thread of its own, where locks and allocation are
-// allowed.
+// SignalWatch: SIGINT, SIGTERM and SIGHUP as calls on a thread of its own, where locks and
+// allocation are allowed.
 //
 // Create it before any other thread, so that all inherit the blocked signals. Until OnSignal gives
 // it something to do, a signal ends the process at once (a model that loads for minutes can be
