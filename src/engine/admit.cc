@@ -1,9 +1,9 @@
 // Admit: which waiting request starts next.
 //
-// Order: a request that waited longer than `starvation` comes first, the oldest of them, and nobody
-// passes it; otherwise the longest hit, then the oldest. Only the first kWindow candidates are
-// looked up, and a lookup is remembered until something changed (Core::epoch), so that a long queue
-// costs nothing per step.
+// Order: the tenant that was served least (fair_turns.h). Of its requests one that waited longer
+// than `starvation` comes first, the oldest of them, and nobody passes it; otherwise the longest
+// hit, then the oldest. Only the tenant's first kWindow candidates are looked up, and a lookup is
+// remembered until something changed (Core::epoch), so that a long queue costs nothing per step.
 //
 // Single flight: a request whose blocks a leader is computing waits without pages, until the leader
 // has committed them (it is looked up again and hits), is gone, or is late. Then the oldest waiter
@@ -14,6 +14,8 @@
 // While all sequences are taken the oldest waiting requests load already (prefetch).
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/core.h"
@@ -142,17 +144,26 @@ void StartWaiting(Core& core, Request& request) {
   request.report.waited_for_leader = true;
 }
 
-// The request that should start now; null: none can. Leaves its plan fresh.
-Request* NextCandidate(Core& core, uint32_t free_lanes) {
+bool IsCandidate(const Request& request) {
+  return !request.wait && !request.ending && !request.is_loading();
+}
+
+struct Candidate {
+  Request* request = nullptr;  // null: none of this tenant's can start
+  bool keeps_lanes = false;    // lanes that come free are kept for one of its requests
+};
+
+// The request of one tenant that should start now. Leaves its plan fresh.
+Candidate CandidateOf(Core& core, const FairTurns::Turn* turn, uint32_t free_lanes) {
   const base::TimePoint now = core.Now();
   Request* best = nullptr;
   size_t seen = 0;
   for (const std::unique_ptr<Request>& request : core.waiting) {
-    if (request->wait || request->ending || request->is_loading()) continue;
+    if (request->turn != turn || !IsCandidate(*request)) continue;
     if (++seen > kWindow) break;
     const bool aged = now - request->submitted > core.options.starvation;
     if (request->width > free_lanes) {
-      if (aged) break;  // lanes that come free are kept for it
+      if (aged) return {best, true};
       continue;
     }
     if (request->plan_epoch != core.epoch) LookUp(core, *request);
@@ -163,12 +174,40 @@ Request* NextCandidate(Core& core, uint32_t free_lanes) {
     const LoadStart load = StartLoad(core, *request);
     if (load == LoadStart::kStarted) continue;
     if (load == LoadStart::kNoRoom && AnyLoad(core)) continue;  // theirs will be over in a moment
-    if (aged) return request.get();                             // older ones wait for leaders
+    if (aged) return {request.get(), false};                    // older ones wait for leaders
     if (best == nullptr || request->plan.cached_tokens() > best->plan.cached_tokens()) {
       best = request.get();
     }
   }
-  return best;
+  return {best, false};
+}
+
+// Tenants with requests that may start, the least served first, then the one that waits longest.
+std::vector<const FairTurns::Turn*> TurnsInOrder(Core& core) {
+  std::vector<const FairTurns::Turn*> turns;
+  const uint64_t walk = ++core.turn_walks;
+  bool shadow = false;
+  for (const std::unique_ptr<Request>& request : core.waiting) {
+    if (!IsCandidate(*request)) continue;
+    if (request->turn == nullptr) {
+      shadow = true;
+    } else if (std::exchange(request->turn->seen, walk) != walk) {
+      turns.push_back(request->turn);
+    }
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const auto* a, const auto* b) { return a->served < b->served; });
+  if (shadow) turns.push_back(nullptr);
+  return turns;
+}
+
+// The request that should start now; null: none can.
+Request* NextCandidate(Core& core, uint32_t free_lanes) {
+  for (const FairTurns::Turn* turn : TurnsInOrder(core)) {
+    const Candidate candidate = CandidateOf(core, turn, free_lanes);
+    if (candidate.request != nullptr || candidate.keeps_lanes) return candidate.request;
+  }
+  return nullptr;
 }
 
 // Of the prompt's rows [first, end), those that the request loaded.
@@ -240,7 +279,10 @@ void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
   request.loaded_rows.clear();
   ++core.epoch;
   core.kv_grew = true;
-  if (!request.started) ReportStart(core, request);
+  if (!request.started) {
+    if (request.turn != nullptr) request.turn->served += size - request.trunk.next;
+    ReportStart(core, request);
+  }
 }
 
 Status DoesNotFit(const Core& core, const Request& request, const Status& why) {

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "engine/fair_turns.h"
 #include "engine/request.h"
 
 namespace kvlink::engine {
@@ -73,6 +74,8 @@ struct Core {
   uint32_t token_limit = 0;    // of prompt + answer: the context, or the budget if that is less
 
   std::vector<std::unique_ptr<Request>> waiting, running;
+  FairTurns turns;
+  uint64_t turn_walks = 0;  // over the queue, by tenant
   StepBatch batch;
   std::vector<TokenId> scratch_tokens;
 

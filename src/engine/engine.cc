@@ -176,8 +176,9 @@ Status SingleThreadEngine::Enqueue(std::unique_ptr<Request> request, RequestId& 
     if (inbox.stop) return {StatusCode::kUnavailable, "the engine is stopping"};
     const size_t waiting = inbox.waiting + inbox.submissions.size();
     if (waiting >= core_.options.max_queue) {
-      return {StatusCode::kResourceExhausted,
-              "the queue is full: " + std::to_string(waiting) + " requests wait"};
+      return {StatusCode::kResourceExhausted, "the queue is full: " + std::to_string(waiting) +
+                                                  " requests wait, and max_queue is " +
+                                                  std::to_string(core_.options.max_queue)};
     }
     id = inbox.next_id++;
     request->id = id;

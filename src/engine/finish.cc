@@ -172,7 +172,12 @@ void Finish(Core& core) {
   TakeEnding(core.running, ended);
   TakeEnding(core.waiting, ended);
   for (const std::unique_ptr<Request>& request : ended) {
-    if (!request->shadow) FinishRequest(core, *request);
+    if (request->shadow) continue;
+    // None: it came when the engine was stopping.
+    if (request->turn != nullptr) {
+      core.turns.Leave(request->turn, request->report.generated_tokens);
+    }
+    FinishRequest(core, *request);
   }
 }
 

@@ -62,6 +62,7 @@ bool Intake(Core& core) {
     for (std::unique_ptr<Request>& request : inbox.submissions) {
       core.stats.requests += 1;
       core.stats.prompt_tokens += request->prompt_size();
+      request->turn = core.turns.Arrive(request->params.ns.tenant);
       core.waiting.push_back(std::move(request));
     }
     inbox.submissions.clear();

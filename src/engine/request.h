@@ -26,6 +26,7 @@
 #include "engine/band_run.h"
 #include "engine/beam_search.h"
 #include "engine/engine.h"
+#include "engine/fair_turns.h"
 #include "engine/tail_observer.h"
 #include "engine/text_stream.h"
 
@@ -92,6 +93,8 @@ struct Request {
   std::optional<base::TimePoint> deadline;
   uint32_t max_tokens = 0;  // clipped by the context
   uint32_t width = 1;       // lanes
+
+  FairTurns::Turn* turn = nullptr;  // the tenant's; null: a shadow, which nobody waits for
 
   // Waiting.
   Plan plan;

@@ -1,10 +1,13 @@
 // Many requests: single flight, order of admission, preemption, cancel, deadlines, figures.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "engine/engine.h"
+#include "engine/fair_turns.h"
 #include "engine/testing/harness.h"
 
 namespace kvlink::engine {
@@ -203,6 +206,80 @@ TEST(Admission, AWideRequestGetsItsSequencesAlthoughNarrowOnesKeepComing) {
   stop = true;
   harness.ExpectReference(wide, *outcome);
   while (ended < narrow) std::this_thread::yield();
+}
+
+// Who finishes in which order when tenants hand these in, while one request runs that holds all
+// sequences. Every request of "flood" is older than any of the others, and long overdue.
+std::vector<std::string> OrderOfEndings(const std::vector<std::pair<std::string, int>>& handed_in) {
+  SharedClock clock;
+  HarnessOptions options = NoEos();
+  options.engine.max_sequences = 1;
+  options.engine.clock = clock.clock();
+  options.engine.starvation = std::chrono::milliseconds(1000);
+  Harness harness(options);
+  harness.Hold();
+  const auto first = harness.Submit(Greedy(Prompt(9, 1), 2));
+  harness.WaitUntilHeld();
+  std::mutex mutex;
+  std::vector<std::string> order;
+  std::atomic<size_t> ended{0};
+  size_t submitted = 0;
+  for (const auto& [tenant, count] : handed_in) {
+    for (int i = 0; i < count; ++i) {
+      GenerationRequest request = Greedy(Prompt(40, 100 + submitted++), 4);
+      request.ns.tenant = tenant;
+      const auto id =
+          harness.engine().Submit(std::move(request), [&, name = tenant](const Event& event) {
+            if (event.kind != Event::Kind::kFinished) return;
+            {
+              const std::lock_guard lock(mutex);
+              order.push_back(name);
+            }
+            ++ended;
+          });
+      EXPECT_TRUE(id.ok());
+    }
+    clock.Advance(std::chrono::milliseconds(5000));
+  }
+  harness.Release();
+  while (ended < submitted) std::this_thread::yield();
+  harness.ExpectIdle();
+  return order;
+}
+
+TEST(Admission, AFloodOfOneTenantDoesNotHoldUpAnother) {
+  const std::vector<std::string> order = OrderOfEndings({{"flood", 60}, {"quiet", 3}});
+  ASSERT_EQ(order.size(), 63u);
+  // By turns, whoever begins: without them the quiet ones would be the last three.
+  EXPECT_EQ(std::count(order.begin(), order.begin() + 7, "quiet"), 3);
+}
+
+TEST(Admission, TenantsThatAskForEquallyMuchAreServedEquallyMuch) {
+  const std::vector<std::string> order = OrderOfEndings({{"a", 20}, {"b", 20}, {"c", 20}});
+  for (size_t end = 3; end <= order.size(); end += 3) {
+    for (const char* tenant : {"a", "b", "c"}) {
+      const auto count = std::count(order.begin(), order.begin() + static_cast<int>(end), tenant);
+      EXPECT_NEAR(static_cast<double>(count), static_cast<double>(end) / 3, 1.0) << end << tenant;
+    }
+  }
+}
+
+TEST(FairTurns, WhoComesBackSavesUpNoTurns) {
+  FairTurns turns;
+  FairTurns::Turn* busy = turns.Arrive("busy");
+  FairTurns::Turn* away = turns.Arrive("away");
+  away->served += 10;
+  turns.Leave(away, 5);
+  busy->served += 1000;
+  away = turns.Arrive("away");
+  EXPECT_EQ(away->served, busy->served);
+  turns.Leave(away, 3);
+  EXPECT_EQ(away->served, 1003u);
+  away = turns.Arrive("away");  // nor does leaving pay a debt
+  EXPECT_EQ(away->served, 1003u);
+  turns.Leave(away, 0);
+  turns.Leave(busy, 7);
+  EXPECT_EQ(turns.Arrive("busy")->served, 0u);
 }
 
 TEST(Preemption, TokensAreUnchangedAndRequestsCountOnce) {
