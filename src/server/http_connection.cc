@@ -433,6 +433,7 @@ void Connection::Serve(HttpRequest request) {
   if (shared_.stopping) {
     HttpResponse response;
     response.status = 503;
+    response.headers.emplace_back("Retry-After", "1");
     response.body = shared_.error_body(503, "the server is shutting down");
     return exchange->Send(std::move(response));
   }
