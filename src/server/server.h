@@ -48,7 +48,7 @@ struct ServerOptions {
   int threads = 2;
   // The first is the name in answers, the rest are aliases. Empty: the model file's name.
   std::vector<std::string> model_ids;
-  std::string api_keys_file;  // lines "name sha256hex tenant"; empty: no keys, one tenant "default"
+  std::string api_keys_file;  // see api_keys.h; empty: no keys, one tenant "default"
   std::string log_dir;        // kvlink.log there, rotated; empty: no file
   bool log_to_stderr = true;
   std::string version = "0.1.0";
