@@ -107,7 +107,9 @@ void Prefetch(Core& core) {
     if (++seen > kPrefetch) return;
     if (request->load || !request->may_load) continue;
     if (request->plan_epoch == 0) LookUp(core, *request);
-    if (!request->plan.in_flight) StartLoad(core, *request);
+    if (request->plan.in_flight) continue;
+    // The room that comes free is for this one, not for what younger ones load.
+    if (StartLoad(core, *request) == LoadStart::kNoRoom) return;
   }
 }
 
@@ -173,8 +175,11 @@ Candidate CandidateOf(Core& core, const FairTurns::Turn* turn, uint32_t free_lan
     }
     const LoadStart load = StartLoad(core, *request);
     if (load == LoadStart::kStarted) continue;
-    if (load == LoadStart::kNoRoom && AnyLoad(core)) continue;  // theirs will be over in a moment
-    if (aged) return {request.get(), false};                    // older ones wait for leaders
+    if (load == LoadStart::kNoRoom && AnyLoad(core)) {  // theirs will be over in a moment
+      if (aged) return {best, true};                    // and no younger one's begins before
+      continue;
+    }
+    if (aged) return {request.get(), false};  // older ones wait for leaders
     if (best == nullptr || request->plan.cached_tokens() > best->plan.cached_tokens()) {
       best = request.get();
     }

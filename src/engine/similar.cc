@@ -75,7 +75,15 @@ bool Agrees(std::span<const float> exact, std::span<const float> other, double t
 }
 
 void StartShadow(Core& core) {
+  RequestId id = 0;
+  {
+    const std::lock_guard lock(core.inbox.mutex);
+    // Core::waiting is in the order of ids: what was submitted comes first.
+    if (!core.inbox.submissions.empty()) return;
+    id = core.inbox.next_id++;
+  }
   auto request = std::make_unique<Request>();
+  request->id = id;
   request->shadow = std::move(core.shadows.back());
   core.shadows.pop_back();
   request->params.prompt = std::move(request->shadow->prompt);
@@ -84,10 +92,6 @@ void StartShadow(Core& core) {
   request->params.max_tokens = request->max_tokens = 1;
   request->submitted = core.Now();
   request->trunk.tokens = request->params.prompt;
-  {
-    const std::lock_guard lock(core.inbox.mutex);
-    request->id = core.inbox.next_id++;
-  }
   core.waiting.push_back(std::move(request));
 }
 
