@@ -1,6 +1,8 @@
 // Loading: what a good file says about itself, and that no bad file gets past Load or ends the
 // process.
 #include "model/model.h"
+#include "kernel/isa.h"
+#include "kernel/tile_kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,7 +67,30 @@ TEST_F(TinyFile, DescribesItself) {
   EXPECT_EQ(info.vocab_size, 300u);
   EXPECT_EQ(info.context_train, 2048u);
   EXPECT_EQ(info.file_bytes, std::filesystem::file_size(path_));
-  EXPECT_EQ((*model)->kv_shape(), (KvShape{2, 2, 64, 32, KvType::kF16}));
+  KvShape shape = (*model)->kv_shape();
+  shape.type = KvType::kF16;
+  EXPECT_EQ(shape, (KvShape{2, 2, 64, 32, KvType::kF16}));
+}
+
+TEST_F(TinyFile, KeepsKvInBF16WhereThatIsFasterAndTheWeightsAreCoarser) {
+  const bool multiplies = kernel::HasBf16Dot(kernel::CurrentIsa());
+  for (const ggml_type weights : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0}) {
+    TinyModel tiny;
+    tiny.weight_type = weights;
+    LoadOptions options;
+    options.path = Write(tiny);
+    const bool fine = weights == GGML_TYPE_F32 || weights == GGML_TYPE_F16;
+    auto chosen = Model::Load(options);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().ToString();
+    EXPECT_EQ((*chosen)->kv_shape().type, multiplies && !fine ? KvType::kBF16 : KvType::kF16)
+        << ggml_type_name(weights);
+    for (const KvType named : kKvTypes) {
+      options.kv_type = named;
+      auto model = Model::Load(options);
+      ASSERT_TRUE(model.ok()) << model.status().ToString();
+      EXPECT_EQ((*model)->kv_shape().type, named) << ggml_type_name(weights);
+    }
+  }
 }
 
 TEST_F(TinyFile, ReportsProgressUpToOne) {
