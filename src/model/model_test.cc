@@ -1,8 +1,6 @@
 // Loading: what a good file says about itself, and that no bad file gets past Load or ends the
 // process.
 #include "model/model.h"
-#include "kernel/isa.h"
-#include "kernel/tile_kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +10,8 @@
 #include <iterator>
 #include <set>
 
+#include "kernel/isa.h"
+#include "kernel/tile_kernels.h"
 #include "model/testing/model_files.h"
 
 namespace kvlink::model {
