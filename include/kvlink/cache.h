@@ -10,9 +10,9 @@
 //   2. Rows are visible to lookups only after Commit.
 //   3. A lookup changes no structure.
 //   4. free + cached + in use == total pages whenever idle; the byte budget is never exceeded.
-// Threads: Lookup, Remember, Recall*, Stats and Pin may be called from any thread. Sequences belong
-// to the thread that began them; all sequences of one cache must be used from one thread (the
-// engine's).
+// Threads: Lookup, Remember, Recall*, Stats, Tiers, Pin and Clear may be called from any thread.
+// Sequences and loads belong to the thread that began them; all of one cache must be used from one
+// thread (the engine's).
 #pragma once
 
 #include <array>
