@@ -23,6 +23,7 @@ SHAPES = {
     "llama2-13b": (40, 5120, 13824, 40, 40, 4096, 10000.0),
     "llama3-8b": (32, 4096, 14336, 32, 8, 8192, 500000.0),
     "llama3-1b": (16, 2048, 8192, 32, 8, 8192, 500000.0),
+    "smollm2-135m": (30, 576, 1536, 9, 3, 8192, 100000.0),
 }
 SPREAD = 0.02  # standard deviation of a weight
 
@@ -51,7 +52,8 @@ class Quantised:
         self.dtype = numpy.dtype(fields)
 
     def row_bytes(self, columns):
-        assert columns % self.per_block == 0
+        if columns % self.per_block:
+            raise SystemExit(f"rows of {columns} weights are no whole blocks of {self.per_block}: this --type does not fit the --shape")
         return columns // self.per_block * self.dtype.itemsize
 
     def random(self, source, rows, columns):
