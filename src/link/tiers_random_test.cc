@@ -205,7 +205,6 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     if (random_.OneIn(2)) harness_.cache->Drain(std::chrono::seconds(1));
     harness_.Create();
     harness_.clock.Advance(LowerTiers::kRetryAfter);
-    ++restarts_;
   }
 
   void Step() {
@@ -239,6 +238,31 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
       Restart();
     }
   }
+  // Whatever happened, sound tiers serve after a restart. How much the random steps loaded depends
+  // on the threads' timing, this does not.
+  void ExpectTiersServe() {
+    for (const auto& faults : harness_.faults) {
+      faults->get_errors = faults->bit_flips = faults->short_reads = faults->losses = 0;
+      faults->put_errors = 0;
+    }
+    Restart();
+    const Namespace ns{.tenant = "last", .salt = ""};
+    const Tokens prompt = RandomTokens(7, 3 * setting_.tokens_per_block + 1);
+    harness_.Serve(prompt, {}, ns);
+    uint32_t ready = 0;
+    for (int tries = 0; tries < 100 && ready == 0; ++tries) {  // a slow probe is not waited for
+      harness_.MoveAllDown();
+      ready = harness_.ServeLoaded(prompt, ns);
+    }
+    EXPECT_EQ(ready, 3 * setting_.tokens_per_block);
+    EXPECT_GT(harness_.cache->Stats().loaded_tokens, 0u);
+    for (int tries = 0; tries < 100 && harness_.cache->Stats().failed_loads == 0; ++tries) {
+      for (const auto& faults : harness_.faults) faults->get_errors = 1;
+      harness_.MoveAllDown();
+      harness_.ServeLoaded(prompt, ns);
+    }
+    EXPECT_GT(harness_.cache->Stats().failed_loads, 0u);
+  }
   void CheckAccounts() {
     std::set<const void*> pages;
     for (const Live& live : live_) {
@@ -248,8 +272,6 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     ASSERT_GE(stats.in_use_pages, pages.size());
     ASSERT_EQ(stats.free_pages + stats.cached_pages + stats.in_use_pages, stats.total_pages);
     ASSERT_LE(stats.total_pages * stats.page_bytes, stats.budget_bytes);
-    loaded_ = std::max(loaded_, stats.loaded_tokens);
-    failed_ = std::max(failed_, stats.failed_loads);
   }
 
   const Setting setting_;
@@ -258,7 +280,6 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
   std::vector<Live> live_;
   std::vector<Waiting> waiting_;
   std::map<std::string, std::set<Tokens>> committed_;
-  uint64_t loaded_ = 0, failed_ = 0, restarts_ = 0;
 };
 
 TEST_P(TiersRandomTest, WhateverTiersDoReadyRowsAreRightAndPagesComeBack) {
@@ -269,11 +290,7 @@ TEST_P(TiersRandomTest, WhateverTiersDoReadyRowsAreRightAndPagesComeBack) {
   waiting_.clear();
   live_.clear();
   CheckAccounts();
-  EXPECT_GT(loaded_, 0u);
-  EXPECT_GT(restarts_, 0u);
-  if (setting_.faults) {
-    EXPECT_GT(failed_, 0u);
-  }
+  ExpectTiersServe();
   EXPECT_EQ(harness_.cache->Stats().in_use_pages, 0u);
   harness_.cache->Clear();
   EXPECT_EQ(harness_.cache->Stats().free_pages, setting_.pages);
