@@ -49,8 +49,8 @@ struct ListedBlock {
 
 struct BlockList {
   struct Space {
-    std::string tenant, salt;
-    bool is_known = false;  // false: nobody's, or whose it was cannot be told any more
+    std::string tenant;  // empty: nobody's
+    std::string salt;    // empty: none, or not known, as of blocks that are private
   };
   uint32_t tokens_per_block = 0;
   uint64_t page_bytes = 0, difference_bytes = 0;  // what a block, or a difference block, takes
