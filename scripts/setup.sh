@@ -6,7 +6,7 @@
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
 #   scripts/setup.sh --tools    also install what the presets coverage and fuzz and clang-tidy need
-#   scripts/setup.sh --heavy    also install Chromium, for the heavy tests of the dashboard
+#   scripts/setup.sh --heavy    also install Chromium and lintian, for the heavy tests of dashboard and packages
 #   scripts/setup.sh --gemma    also fetch Gemma 3 270M (240 MB, Gemma Terms of Use), for the heavy tests
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,16 +16,18 @@ log=$deps/logs/setup.log
 
 packages=(
   # compiler and tools
-  g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv python3-dev clang-format-14 qemu-user
+  g++ cmake ninja-build ccache pkg-config git ca-certificates curl python3 python3-venv python3-dev clang-format-14 qemu-user
   # libraries: what each is for is in THIRD_PARTY_LICENSES.md
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libxxhash-dev libhwy-dev
   prometheus-cpp-dev libtomlplusplus-dev libcairo2-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
   librocksdb-dev libhiredis-dev liblz4-dev libzstd-dev libzmq3-dev zlib1g-dev
+  # packaging
+  dpkg-dev file
   # the tests start servers of their own; see keep_services_off
   redis-server
 )
 tool_packages=(clang-14 clang-tidy-14 gcovr)
-heavy_packages=(chromium)
+heavy_packages=(chromium lintian)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
 cpu_variants=(haswell skylakex icelake zen4)
