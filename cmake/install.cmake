@@ -31,7 +31,6 @@ install(CODE [[
   file(CREATE_LINK ../lib/kvlink/kvlink "${prefix}/bin/kvlink" SYMBOLIC)
 ]] COMPONENT program)
 
-install(DIRECTORY share/kvlink DESTINATION share COMPONENT program)
 install(FILES packaging/kvlink.toml DESTINATION etc/kvlink COMPONENT program)
 install(FILES packaging/systemd/kvlink.service DESTINATION lib/systemd/system COMPONENT program)
 

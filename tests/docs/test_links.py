@@ -21,6 +21,18 @@ def test_relative_links_have_a_target(document):
     assert broken == []
 
 
+def test_every_document_can_be_reached_from_the_readme():
+    reached, todo = set(), [SOURCE / "README.md"]
+    while todo:
+        document = todo.pop()
+        if document in reached or not document.is_file():
+            continue
+        reached.add(document)
+        targets = re.findall(r"\]\(([^)\s]+)\)", without_code(document.read_text()))
+        todo += [(document.parent / target.partition("#")[0]).resolve() for target in targets if ".md" in target]
+    assert [path.name for path in (SOURCE / "docs").glob("*.md") if path.resolve() not in reached] == []
+
+
 def test_a_broken_link_would_be_found():
     text = "# One two\n`x` [a](b.md#c)\n```\n[x](y)\n```\n"
     assert anchors(text) == {"one-two"}
