@@ -26,7 +26,7 @@ packages=(
   # the tests start servers of their own; see keep_services_off
   redis-server
 )
-tool_packages=(clang-14 clang-tidy-14 gcovr)
+tool_packages=(clang-16 libclang-rt-16-dev llvm-16 clang-tidy-14 gcovr)
 heavy_packages=(chromium lintian)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
@@ -70,6 +70,14 @@ allow_services_again() {
   trap - EXIT
   [[ ! -e $deps/policy-rc.d ]] || "$@" rm -f "$policy" "$deps/policy-rc.d"
   [[ ! -d /run/systemd/system ]] || "$@" systemctl disable redis-server >>"$log" 2>&1 || true
+}
+
+# What would otherwise fail late, and with a message that does not say why.
+check_machine() {
+  command -v apt-get >/dev/null ||
+    fail "this set-up installs Debian 12's packages with apt-get, which is not here; 'docker build -t kvlink .' does the same in a container"
+  [[ $(uname -m) != x86_64 ]] || grep -qw avx2 /proc/cpuinfo ||
+    fail "this processor has no AVX2, which the build needs"
 }
 
 install_packages() {
@@ -217,6 +225,7 @@ if command -v flock >/dev/null; then # two set-ups at once would trip over each 
   exec 9>"$deps/setup.lock"
   flock 9
 fi
+check_machine
 install_packages
 make_venv
 add_python_build
