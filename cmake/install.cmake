@@ -35,5 +35,6 @@ install(FILES packaging/kvlink.toml DESTINATION etc/kvlink COMPONENT program)
 install(FILES packaging/systemd/kvlink.service DESTINATION lib/systemd/system COMPONENT program)
 
 file(GLOB documents CONFIGURE_DEPENDS docs/*.md)
-install(FILES README.md README.zh.md CHANGELOG.md LICENSE THIRD_PARTY_LICENSES.md SECURITY.md ${documents}
+install(FILES README.md README.zh.md CHANGELOG.md LICENSE THIRD_PARTY_LICENSES.md SECURITY.md
+              packaging/debian/copyright ${documents}
         DESTINATION share/doc/kvlink COMPONENT program)

@@ -72,7 +72,8 @@ def test_every_library_that_the_executable_links_is_listed():
 
 def test_headers_that_are_compiled_in_are_in_the_copyright_file_of_the_package():
     copyright_file = (SOURCE / "packaging" / "debian" / "copyright").read_text()
-    for name in ("xxHash", "CLI11", "nlohmann/json", "spdlog", "fmt", "toml++", "prometheus-cpp", "Highway", "Boost", "cpp-httplib"):
+    for name in ("xxHash", "CLI11", "nlohmann/json", "spdlog", "fmt", "toml++", "prometheus-cpp", "Highway", "Boost", "cpp-httplib",
+                 "pybind11"):
         assert name in copyright_file
     used = set(re.findall(r"^License: (\S.*)$", copyright_file, re.M))
     texts = set(re.findall(r"^License: (\S+)\n ", copyright_file, re.M))
