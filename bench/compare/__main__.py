@@ -76,11 +76,18 @@ def parse_arguments():
     add("--llama-args", default="", help="further options of llama-server")
     add("--vllm-args", default="", help="further options of vLLM's server")
     add("--llama-cpp-dir", help="whole llama.cpp tree; default: the pinned version, fetched with pip")
-    add("--build-dir", default=str(ROOT / "build" / "llama-bench"), help="where llama.cpp is built")
+    add("--build-dir", help="where llama.cpp is built; default: build/llama-bench, with --isa avx2 build/llama-bench-avx2")
+    add("--isa", choices=["native", "avx2"], default="native",
+        help="avx2: KVLink and llama.cpp without AVX-512, as on older processors; the other peers stay away")
     add("--install-only", action="store_true", help="build and install the peers, then stop")
     add("--check", action="store_true", help="exit 1 when a ratio is below its aim")
     arguments = parser.parse_args()
     arguments.peers = arguments.peers.split(",") if arguments.peers else []
+    if arguments.isa == "avx2":
+        arguments.peers = [name for name in arguments.peers if name == "llama.cpp"]
+        os.environ["KVLINK_ISA"] = "avx2"
+    if arguments.build_dir is None:
+        arguments.build_dir = str(ROOT / "build" / ("llama-bench" if arguments.isa == "native" else "llama-bench-avx2"))
     arguments.parts = arguments.parts.split(",")
     for name, known in (("peers", peers.FAMILIES), ("parts", PARTS)):
         for value in getattr(arguments, name):
@@ -213,8 +220,8 @@ class Comparison:
         (self.out / "compare.json.part").rename(self.out / "compare.json")
 
     def report(self):
-        weight_type = next((name for name in cases.OPERATION_AIMS if name in Path(self.settings.model).name), "")
-        report = Report(self.results, weight_type)
+        aims = cases.OPERATION_AIMS if self.settings.isa == "native" else cases.OPERATION_AIMS_AVX2
+        report = Report(self.results, next((aims[name] for name in aims if name in Path(self.settings.model).name), {}))
         body = report.text()
         machine = self.machine
         lines = [f"# KVLink compared, {Path(self.settings.model).name}, {self.settings.threads} threads", "",

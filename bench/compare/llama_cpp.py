@@ -33,13 +33,20 @@ def sources(given=None):
     return target
 
 
-def build(source, folder):
+INSTRUCTIONS = {  # of ggml
+    "native": ["-DGGML_NATIVE=ON"],
+    "avx2": ["-DGGML_NATIVE=OFF", "-DGGML_SSE42=ON", "-DGGML_AVX=ON", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON",
+             "-DGGML_BMI2=ON"],
+}
+
+
+def build(source, folder, isa):
     """The folder with the executables. The web page of the server is left out: it would be downloaded."""
     if not all((folder / "bin" / target).exists() for target in TARGETS):
         log = ROOT / ".deps" / "logs" / "bench-llama.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         print(f"building {', '.join(TARGETS)} in {folder} (minutes; log: {log})", file=sys.stderr)
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON", "-DGGML_LLAMAFILE=ON",
+        options = ["-DCMAKE_BUILD_TYPE=Release", *INSTRUCTIONS[isa], "-DGGML_OPENMP=ON", "-DGGML_LLAMAFILE=ON",
                    "-DGGML_CPU_REPACK=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF",
                    "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON",
                    "-DLLAMA_BUILD_COMMON=ON", "-DLLAMA_OPENSSL=OFF"]

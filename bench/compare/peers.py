@@ -167,7 +167,7 @@ class LlamaServer(ServerPeer):
 
     def prepare(self):
         settings = self.settings
-        self.tools = llama_cpp.build(llama_cpp.sources(settings.llama_cpp_dir), Path(settings.build_dir))
+        self.tools = llama_cpp.build(llama_cpp.sources(settings.llama_cpp_dir), Path(settings.build_dir), settings.isa)
 
     def start(self, case):
         settings = self.settings

@@ -43,10 +43,10 @@ def number(value, digits=2, unit=""):
 
 
 class Report:
-    """`results`: part -> case -> peer -> {"rounds": {round: figures}, "failure": text}."""
+    """`results`: part -> case -> peer -> {"rounds": {round: figures}, "failure": text}; `operation_aims`: peer -> case -> least ratio."""
 
-    def __init__(self, results, weight_type):
-        self.results, self.weight_type = results, weight_type
+    def __init__(self, results, operation_aims):
+        self.results, self.operation_aims = results, operation_aims
         self.missed = []
 
     def rounds(self, part, case, peer):
@@ -76,7 +76,7 @@ class Report:
             for peer in ("llama.cpp", "openvino"):
                 other = by_peer.get(peer, {}).get("rounds", {})
                 times = ratio(own, other, "tok_per_s")
-                aim = cases.OPERATION_AIMS.get(self.weight_type, {}).get(peer, {}).get(case)
+                aim = self.operation_aims.get(peer, {}).get(case)
                 row += [self._rate(other), number(times, 2, "x"),
                         self._aim(f"{case} against {peer}", times, aim)]
             rows.append(row)

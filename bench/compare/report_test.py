@@ -37,7 +37,7 @@ def test_the_spread_is_relative_to_the_median():
 
 def test_the_best_peer_is_the_fastest_and_a_missed_aim_is_named():
     aim = cases.WORKLOAD_AIMS["cold"]
-    report = Report(results(rounds(10), **{"llama-server": rounds(100), "vllm": rounds(11)}), "Q4_1")
+    report = Report(results(rounds(10), **{"llama-server": rounds(100), "vllm": rounds(11)}), {})
     text = report.text()
     assert "1.10x (vllm)" in text
     assert any(line.startswith("cold: 1.10x") and f"{aim:g}x" in line for line in report.missed)
@@ -45,7 +45,7 @@ def test_the_best_peer_is_the_fastest_and_a_missed_aim_is_named():
 
 
 def test_a_worse_p95_of_the_first_token_is_named():
-    report = Report(results(rounds(1, ttft_p95=2.0), vllm=rounds(9, ttft_p95=1.0)), "")
+    report = Report(results(rounds(1, ttft_p95=2.0), vllm=rounds(9, ttft_p95=1.0)), {})
     report.text()
     assert report.missed == ["cold: p95 TTFT is 2.00 times that of vllm"]
 
@@ -53,12 +53,12 @@ def test_a_worse_p95_of_the_first_token_is_named():
 def test_openvino_is_compared_with_kvlink_in_process():
     data = results(rounds(10))
     data["process"] = {"cold": {"kvlink": {"rounds": rounds(5)}, "openvino": {"rounds": rounds(20)}}}
-    assert "4.00x (openvino)" in Report(data, "").text()
+    assert "4.00x (openvino)" in Report(data, {}).text()
 
 
 def test_a_failure_is_shown_with_its_reason_and_everything_else_stays():
     data = results(rounds(10), vllm={})
     data["http"]["cold"]["vllm"]["failure"] = "round 1: no room"
-    text = Report(data, "").text()
+    text = Report(data, {}).text()
     assert "| http | cold | vllm | round 1: no room |" in text
     assert "| cold | kvlink | 1 |" in text
