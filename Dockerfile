@@ -16,7 +16,7 @@ COPY scripts scripts
 RUN scripts/setup.sh
 COPY . .
 RUN cmake --preset release -DKVLINK_TESTS=OFF -DKVLINK_PYTHON_PACKAGE=OFF \
-    && cmake --build --preset release --target kvlink libkvlink \
+    && cmake --build --preset release --target kvlink kvlink_terminal libkvlink \
     && cpack --preset deb \
     && mv build/packages/kvlink_*.deb /kvlink.deb
 
