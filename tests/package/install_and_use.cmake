@@ -23,7 +23,7 @@ foreach(consumer tests/package/consumer examples)
   if(EXISTS ${SOURCE_DIR}/${consumer}/CMakeLists.txt)
     set(build ${WORK_DIR}/${consumer})
     run(${CMAKE_COMMAND} -S ${SOURCE_DIR}/${consumer} -B ${build} -G ${GENERATOR}
-        -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_BUILD_TYPE=Release
+        -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_BUILD_TYPE=Release -D KVLINK_VERSION=${VERSION}
         -D CMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
     run(${CMAKE_COMMAND} --build ${build})
     run(${CMAKE_CTEST_COMMAND} --test-dir ${build} --output-on-failure --no-tests=error)
