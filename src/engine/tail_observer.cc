@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/logprobs.h"
+#include "base/exp_sums.h"
 
 namespace kvlink::engine {
 
@@ -36,7 +36,7 @@ void TailObserver::AddLogits(std::span<const TokenId> prompt, uint32_t end, uint
     if (row < from_ || row + 1 >= prompt_tokens_) continue;
     const std::span<const float> of_row(logits + size_t{i} * vocab_size, vocab_size);
     const double own = of_row[static_cast<size_t>(prompt[row + 1])];
-    tail_.nll.push_back(static_cast<float>(LogSumExp(of_row) - own));
+    tail_.nll.push_back(static_cast<float>(base::SumExponentials(of_row).log_sum - own));
   }
 }
 

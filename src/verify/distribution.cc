@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <unordered_map>
 #include <vector>
 
+#include "base/exp_sums.h"
+
 namespace kvlink::verify {
 namespace {
-
-double LogSumExp(std::span<const float> logits) {
-  const float largest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit} - largest);
-  return largest + std::log(sum);
-}
 
 double Probability(const TopLogits& logits, const TopLogits::Entry& entry) {
   return std::exp(entry.logit - logits.log_sum);
@@ -31,33 +25,32 @@ double Term(double p, double q) {
 }  // namespace
 
 TopLogits TopOf(std::span<const float> logits, uint32_t count, bool* finite) {
-  *finite = std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); });
+  const base::ExpSums sums = base::SumExponentials(logits);
+  *finite = sums.finite;
   TopLogits top;
-  if (logits.empty() || !*finite) return top;
-  std::vector<TokenId> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto size = static_cast<std::ptrdiff_t>(std::min<size_t>(count, logits.size()));
-  std::partial_sort(order.begin(), order.begin() + size, order.end(), [&](TokenId a, TokenId b) {
-    const float la = logits[static_cast<size_t>(a)], lb = logits[static_cast<size_t>(b)];
-    return la != lb ? la > lb : a < b;
-  });
-  for (auto it = order.begin(); it != order.begin() + size; ++it) {
-    top.entries.push_back({*it, logits[static_cast<size_t>(*it)]});
+  if (logits.empty() || !sums.finite) return top;
+  top.log_sum = sums.log_sum;
+  if (count == 0) return top;
+  // A heap whose front is the worst. Tokens come in order, so of equal ones the first stay.
+  const auto is_better = [](const TopLogits::Entry& a, const TopLogits::Entry& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  std::vector<TopLogits::Entry>& heap = top.entries;
+  heap.reserve(std::min<size_t>(count, logits.size()) + 1);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const bool is_full = heap.size() == count;
+    if (is_full && logits[i] <= heap.front().logit) continue;
+    heap.push_back({static_cast<TokenId>(i), logits[i]});
+    std::ranges::push_heap(heap, is_better);
+    if (!is_full) continue;
+    std::ranges::pop_heap(heap, is_better);
+    heap.pop_back();
   }
-  top.log_sum = LogSumExp(logits);
+  std::ranges::sort_heap(heap, is_better);
   return top;
 }
 
-double Entropy(std::span<const float> logits) {
-  if (logits.empty()) return 0;
-  const double log_sum = LogSumExp(logits);
-  double entropy = 0;
-  for (const float logit : logits) {
-    const double log_p = logit - log_sum;
-    entropy -= std::exp(log_p) * log_p;
-  }
-  return entropy;
-}
+double Entropy(std::span<const float> logits) { return base::SumExponentials(logits).entropy; }
 
 double JensenShannon(const TopLogits& a, const TopLogits& b) {
   std::unordered_map<TokenId, double> in_b;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <vector>
 
 #include "base/random.h"
@@ -81,6 +84,26 @@ TEST(TopOf, ListsTheMostLikelyTokensInTheirOrder) {
   EXPECT_EQ(top.entries[2].token, 2);
   EXPECT_NEAR(top.log_sum, std::log(std::exp(1) + 2 * std::exp(5) + std::exp(3)), 1e-6);
   EXPECT_EQ(Margin(top), 0);
+}
+
+TEST(TopOf, ListsWhatSortingAllOfThemPutsFirst) {
+  base::Random random(3);
+  for (int round = 0; round < 200; ++round) {
+    // Few different values, so that there are ties at the end of the list, too.
+    std::vector<float> logits(1 + random.Below(300));
+    for (float& logit : logits) logit = static_cast<float>(random.Below(40));
+    std::vector<TokenId> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](TokenId token) { return logits[static_cast<size_t>(token)]; });
+    const auto count = static_cast<uint32_t>(random.Below(70));
+    const TopLogits top = Top(logits, count);
+    ASSERT_EQ(top.entries.size(), std::min<size_t>(count, logits.size()));
+    for (size_t i = 0; i < top.entries.size(); ++i) {
+      ASSERT_EQ(top.entries[i].token, order[i]) << "place " << i << " of round " << round;
+      ASSERT_EQ(top.entries[i].logit, logits[static_cast<size_t>(order[i])]);
+    }
+  }
 }
 
 TEST(TopOf, SaysWhenALogitIsNotFinite) {
