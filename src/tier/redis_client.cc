@@ -1,7 +1,6 @@
 #include "tier/redis_client.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -10,22 +9,7 @@
 namespace kvlink::tier {
 namespace {
 
-constexpr int kMaxRounds = 6;         // MOVED, ASK and stale connections, one after the other
-constexpr uint32_t kMaxNodes = 1000;  // what CLUSTER SLOTS may list
-
-template <typename T>
-bool ParseNumber(std::string_view text, T* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// "host:port"; the host may be empty, or an IPv6 address with colons.
-bool ParseEndpoint(std::string_view text, const std::string& same_host, RemoteEndpoint* endpoint) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return false;
-  endpoint->host = colon == 0 ? same_host : std::string(text.substr(0, colon));
-  return ParseNumber(text.substr(colon + 1), &endpoint->port) && endpoint->port != 0;
-}
+constexpr int kMaxRounds = 6;  // MOVED, ASK and stale connections, one after the other
 
 }  // namespace
 
@@ -122,24 +106,14 @@ void RedisClient::Sort(Round& round, size_t i, RedisReply reply, const RedisConn
   round.replies[i] = std::move(reply);
 }
 
-// "MOVED slot host:port": that node has the slot from now on. "ASK slot host:port": for this once.
 bool RedisClient::Redirect(Round& round, size_t i, const std::string& text,
                            const RedisConnection& from) {
-  const bool moved = text.starts_with("MOVED "), ask = text.starts_with("ASK ");
-  const size_t space = text.find(' ', moved ? 6 : 4);
-  if ((!moved && !ask) || space == std::string::npos) return false;
-  uint32_t slot = 0;
-  RemoteEndpoint endpoint;
-  const size_t start = moved ? 6 : 4;
-  if (!ParseNumber(std::string_view(text).substr(start, space - start), &slot) ||
-      slot >= kNumSlots || slots_.num_nodes() >= kMaxNodes ||
-      !ParseEndpoint(std::string_view(text).substr(space + 1), from.endpoint().host, &endpoint)) {
-    return false;
-  }
-  if (moved) {
-    slots_.Assign(slot, slot, slots_.AddNode(endpoint));
+  std::optional<RedisRedirect> redirect = ParseRedirect(text, from.endpoint().host);
+  if (!redirect || slots_.num_nodes() >= kMaxRedisNodes) return false;
+  if (redirect->once) {
+    round.asked[i] = std::move(redirect->endpoint);
   } else {
-    round.asked[i] = std::move(endpoint);
+    slots_.Assign(redirect->slot, redirect->slot, slots_.AddNode(redirect->endpoint));
   }
   round.again.push_back(i);
   return true;
@@ -216,7 +190,9 @@ Failure RedisClient::LearnFrom(const RemoteEndpoint& endpoint, TimePoint deadlin
     connection->Close();
   }
   if (!failure.ok()) return failure;
-  if (replies[0].type == RedisReply::Type::kArray) return TakeSlots(replies[0], endpoint);
+  if (replies[0].type == RedisReply::Type::kArray) {
+    return ReadSlots(replies[0], endpoint.host, &slots_);
+  }
   failure = FailureOfErrorReply(replies[0].text, connection->where());
   if (!failure.ok()) {
     connection->Close();
@@ -229,34 +205,6 @@ Failure RedisClient::LearnFrom(const RemoteEndpoint& endpoint, TimePoint deadlin
   }
   slots_ = RedisSlots();
   slots_.AddNode(endpoint);
-  return {};
-}
-
-// [[first slot, last slot, [host, port, ...] of the primary, replicas ...], ...]
-Failure RedisClient::TakeSlots(const RedisReply& reply, const RemoteEndpoint& asked) {
-  using Type = RedisReply::Type;
-  RedisSlots slots;
-  for (const RedisReply& range : reply.elements) {
-    if (range.type != Type::kArray || range.elements.size() < 3 ||
-        range.elements[2].type != Type::kArray || range.elements[2].elements.size() < 2) {
-      return {ErrorReason::kProtocol, asked.host + ": an unexpected answer to CLUSTER SLOTS"};
-    }
-    const RedisReply& primary = range.elements[2];
-    const int64_t first = range.elements[0].integer, last = range.elements[1].integer;
-    const int64_t port = primary.elements[1].integer;
-    if (first < 0 || last < first || last >= int64_t{kNumSlots} || port < 1 || port > 65535 ||
-        slots.num_nodes() >= kMaxNodes) {
-      return {ErrorReason::kProtocol, asked.host + ": CLUSTER SLOTS is out of range"};
-    }
-    const std::string& host = primary.elements[0].text;
-    const uint32_t node = slots.AddNode(
-        {host.empty() || host == "?" ? asked.host : host, static_cast<uint16_t>(port)});
-    slots.Assign(static_cast<uint32_t>(first), static_cast<uint32_t>(last), node);
-  }
-  if (slots.num_nodes() == 0) {
-    return {ErrorReason::kUnavailable, asked.host + ": the cluster has no slots assigned"};
-  }
-  slots_ = std::move(slots);
   return {};
 }
 

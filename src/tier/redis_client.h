@@ -39,7 +39,6 @@ class RedisClient {
 
   Failure Learn(TimePoint deadline);
   Failure LearnFrom(const RemoteEndpoint& endpoint, TimePoint deadline);
-  Failure TakeSlots(const RedisReply& reply, const RemoteEndpoint& asked);
   // Open, or the failure; `fresh` says that it was made now.
   Failure Connected(const RemoteEndpoint& endpoint, TimePoint deadline,
                     RedisConnection** connection, bool* fresh);

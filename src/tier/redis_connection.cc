@@ -1,8 +1,5 @@
 #include "tier/redis_connection.h"
 
-#include <hiredis/hiredis.h>
-
-#include <array>
 #include <utility>
 
 namespace kvlink::tier {
@@ -12,9 +9,8 @@ constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kLongArgument = size_t{16} << 10;  // not copied
 // A peer is not trusted with our memory or time. No value in Redis is longer than the first, as it
 // is set up; of a reply that is not whole when the deadline has passed the second is read, which is
-// more than lies in a socket's buffer; no answer of ours has as many elements as the third.
+// more than lies in a socket's buffer.
 constexpr size_t kMostReplyBytes = size_t{512} << 20, kMostLateBytes = size_t{16} << 20;
-constexpr int kMostElements = 1 << 20;
 
 void AppendLength(std::string& out, char type, size_t length) {
   out.push_back(type);
@@ -22,75 +18,7 @@ void AppendLength(std::string& out, char type, size_t length) {
   out.append("\r\n");
 }
 
-RedisReply Converted(const redisReply& reply) {
-  RedisReply made;
-  switch (reply.type) {
-    case REDIS_REPLY_STRING:
-    case REDIS_REPLY_STATUS:
-      made.type = RedisReply::Type::kText;
-      made.text.assign(reply.str, reply.len);
-      break;
-    case REDIS_REPLY_ERROR:
-      made.type = RedisReply::Type::kError;
-      made.text.assign(reply.str, reply.len);
-      break;
-    case REDIS_REPLY_INTEGER:
-      made.type = RedisReply::Type::kInteger;
-      made.integer = reply.integer;
-      break;
-    case REDIS_REPLY_ARRAY:
-      made.type = RedisReply::Type::kArray;
-      for (size_t i = 0; i < reply.elements; ++i) {
-        made.elements.push_back(Converted(*reply.element[i]));
-      }
-      break;
-    default:
-      break;
-  }
-  return made;
-}
-
 }  // namespace
-
-struct RedisConnection::Parser {
-  redisReader* reader = ::redisReaderCreate();
-  // hiredis takes memory for as many elements as an array says it has.
-  redisReplyObjectFunctions make = *reader->fn, original = make;
-  Parser() {
-    make.createArray = [](const redisReadTask* task, int elements) -> void* {
-      const auto* parser = static_cast<const Parser*>(task->privdata);
-      return elements > kMostElements ? nullptr : parser->original.createArray(task, elements);
-    };
-    reader->fn = &make;
-    reader->privdata = this;
-  }
-  Parser(const Parser&) = delete;
-  Parser& operator=(const Parser&) = delete;
-  ~Parser() { ::redisReaderFree(reader); }
-};
-
-Failure FailureOfErrorReply(const std::string& text, const std::string& where) {
-  static constexpr std::array<std::pair<std::string_view, ErrorReason>, 14> kKnown = {{
-      {"NOAUTH", ErrorReason::kAuth},
-      {"WRONGPASS", ErrorReason::kAuth},
-      {"NOPERM", ErrorReason::kAuth},
-      {"ERR AUTH", ErrorReason::kAuth},
-      {"ERR invalid password", ErrorReason::kAuth},
-      {"ERR Client sent AUTH", ErrorReason::kAuth},
-      {"OOM", ErrorReason::kFull},
-      {"MISCONF", ErrorReason::kIo},
-      {"LOADING", ErrorReason::kUnavailable},
-      {"CLUSTERDOWN", ErrorReason::kUnavailable},
-      {"MASTERDOWN", ErrorReason::kUnavailable},
-      {"READONLY", ErrorReason::kUnavailable},
-      {"TRYAGAIN", ErrorReason::kUnavailable},
-      {"ERR max number of clients", ErrorReason::kUnavailable},
-  }};
-  for (const auto& [start, reason] : kKnown) {
-    if (text.starts_with(start)) return {reason, where + ": " + text};
-  }
-  return {};
-}
 
 RedisConnection::RedisConnection(RemoteEndpoint endpoint)
     : endpoint_(std::move(endpoint)),
@@ -101,7 +29,7 @@ RedisConnection::~RedisConnection() = default;
 
 void RedisConnection::Close() {
   socket_.Close();
-  parser_.reset();
+  reader_.reset();
 }
 
 Failure RedisConnection::Connect(const RemoteTierOptions& options,
@@ -109,7 +37,7 @@ Failure RedisConnection::Connect(const RemoteTierOptions& options,
   Close();
   Failure failure = socket_.Connect(endpoint_, tls, deadline);
   if (!failure.ok()) return failure;
-  parser_ = std::make_unique<Parser>();
+  reader_ = std::make_unique<ReplyReader>();
   if (options.password.empty()) return {};
   RedisCommand command = {"AUTH"};
   if (!options.user.empty()) command.push_back(options.user);
@@ -152,19 +80,18 @@ Failure RedisConnection::Send(std::span<const RedisCommand> commands, TimePoint 
 
 Failure RedisConnection::Receive(size_t count, std::vector<RedisReply>* replies,
                                  TimePoint deadline) {
-  if (!parser_) return {ErrorReason::kUnavailable, where_ + ": not connected"};
+  if (!reader_) return {ErrorReason::kUnavailable, where_ + ": not connected"};
   size_t unfinished = 0, late = 0;  // bytes of the reply on its way, and of those behind time
   while (count > 0) {
-    void* raw = nullptr;
-    if (::redisReaderGetReply(parser_->reader, &raw) != REDIS_OK) {
-      const std::string why = parser_->reader->errstr;
+    RedisReply reply;
+    const ReplyReader::Step step = reader_->Next(&reply);
+    if (step == ReplyReader::Step::kBroken) {
+      const std::string why = reader_->error();
       Close();
       return {ErrorReason::kProtocol, where_ + ": " + why};
     }
-    if (raw != nullptr) {
-      const std::unique_ptr<redisReply, void (*)(redisReply*)> reply(
-          static_cast<redisReply*>(raw), [](redisReply* r) { ::freeReplyObject(r); });
-      replies->push_back(Converted(*reply));
+    if (step == ReplyReader::Step::kReply) {
+      replies->push_back(std::move(reply));
       --count;
       unfinished = 0;
       continue;
@@ -179,8 +106,8 @@ Failure RedisConnection::Receive(size_t count, std::vector<RedisReply>* replies,
     } else if (late > kMostLateBytes) {
       failure = {ErrorReason::kTimeout, where_ + ": no whole answer within the deadline"};
     }
-    if (failure.ok() && ::redisReaderFeed(parser_->reader, buffer_.data(), got) != REDIS_OK) {
-      failure = {ErrorReason::kProtocol, where_ + ": " + parser_->reader->errstr};
+    if (failure.ok() && !reader_->Feed(buffer_.data(), got)) {
+      failure = {ErrorReason::kProtocol, where_ + ": " + reader_->error()};
     }
     if (!failure.ok()) {
       Close();

@@ -2,7 +2,7 @@
 // many.
 //
 // Commands are written here (RESP arrays of bulk strings, long values straight from the caller's
-// memory); replies are parsed by hiredis.
+// memory); replies are read by redis_reply.h.
 // Not thread-safe. A failure leaves the connection closed, since replies would no longer match.
 #pragma once
 
@@ -13,25 +13,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tier/redis_reply.h"
 #include "tier/redis_socket.h"
 
 namespace kvlink::tier {
 
 // The name of the command, then its arguments. Views must outlive the call.
 using RedisCommand = std::vector<std::string_view>;
-
-struct RedisReply {
-  enum class Type : uint8_t { kNil, kText, kInteger, kArray, kError };
-  Type type = Type::kNil;
-  std::string text;  // of kText and kError
-  int64_t integer = 0;
-  std::vector<RedisReply> elements;
-  Failure failure;  // no reply, or an error that is not about the command: then this says why
-  bool ok() const { return failure.ok(); }
-};
-
-// What an error reply means for the tier; ok() for one that it does not know, such as of syntax.
-Failure FailureOfErrorReply(const std::string& text, const std::string& where);
 
 class RedisConnection {
  public:
@@ -52,12 +40,10 @@ class RedisConnection {
   const std::string& where() const { return where_; }
 
  private:
-  struct Parser;
-
   const RemoteEndpoint endpoint_;
   const std::string where_;
   RedisSocket socket_;
-  std::unique_ptr<Parser> parser_;
+  std::unique_ptr<ReplyReader> reader_;
   std::vector<char> buffer_;
 };
 

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tier/redis_connection.h"
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tier/redis_reply.h"
 #include "tier/redis_slots.h"
 #include "tier/remote_tier.h"
 
@@ -80,7 +84,113 @@ TEST(RedisSlots, UnassignedSlotsAreAskedOfTheFirstNode) {
   EXPECT_EQ(slots.NodeOf(100), a);
 }
 
-TEST(RedisConnection, KnowsWhatErrorRepliesSayAboutTheServer) {
+std::optional<RedisReply> OneReply(const std::string& bytes) {
+  ReplyReader reader;
+  RedisReply reply;
+  EXPECT_TRUE(reader.Feed(bytes.data(), bytes.size()));
+  if (reader.Next(&reply) != ReplyReader::Step::kReply) return std::nullopt;
+  return reply;
+}
+
+TEST(ReplyReader, TakesRepliesThatComeByteByByte) {
+  const std::string bytes = "+OK\r\n*3\r\n:-7\r\n$-1\r\n*1\r\n$5\r\na\r\nb!\r\n-ERR x\r\n";
+  ReplyReader reader;
+  std::vector<RedisReply> replies;
+  for (const char byte : bytes) {
+    ASSERT_TRUE(reader.Feed(&byte, 1));
+    RedisReply reply;
+    if (reader.Next(&reply) == ReplyReader::Step::kReply) replies.push_back(reply);
+  }
+  ASSERT_EQ(replies.size(), 3u);
+  EXPECT_EQ(replies[0].text, "OK");
+  ASSERT_EQ(replies[1].elements.size(), 3u);
+  EXPECT_EQ(replies[1].elements[0].integer, -7);
+  EXPECT_EQ(replies[1].elements[1].type, RedisReply::Type::kNil);
+  ASSERT_EQ(replies[1].elements[2].elements.size(), 1u);
+  EXPECT_EQ(replies[1].elements[2].elements[0].text, "a\r\nb!");
+  EXPECT_EQ(replies[2].type, RedisReply::Type::kError);
+}
+
+TEST(ReplyReader, StaysBrokenBehindWhatIsNoReply) {
+  ReplyReader reader;
+  RedisReply reply;
+  const std::string bytes = "hello\r\n+OK\r\n";
+  ASSERT_TRUE(reader.Feed(bytes.data(), bytes.size()));
+  EXPECT_EQ(reader.Next(&reply), ReplyReader::Step::kBroken);
+  EXPECT_NE(reader.error(), "");
+  EXPECT_EQ(reader.Next(&reply), ReplyReader::Step::kBroken);
+  EXPECT_FALSE(reader.Feed(bytes.data(), bytes.size()));
+}
+
+// Each alone is within the limit; an array in an array costs memory before its elements came.
+TEST(ReplyReader, CountsElementsOfArraysWithinArraysTogether) {
+  const std::string half = "*" + std::to_string(ReplyReader::kMostElements / 2 + 1) + "\r\n";
+  ReplyReader reader;
+  RedisReply reply;
+  ASSERT_TRUE(reader.Feed(half.data(), half.size()));
+  EXPECT_EQ(reader.Next(&reply), ReplyReader::Step::kMore);
+  ASSERT_TRUE(reader.Feed(half.data(), half.size()));
+  EXPECT_EQ(reader.Next(&reply), ReplyReader::Step::kBroken);
+}
+
+TEST(RedisRedirect, SaysWhoHasTheSlot) {
+  auto redirect = ParseRedirect("MOVED 3999 127.0.0.1:6381", "me");
+  ASSERT_TRUE(redirect);
+  EXPECT_FALSE(redirect->once);
+  EXPECT_EQ(redirect->slot, 3999u);
+  EXPECT_EQ(redirect->endpoint, (RemoteEndpoint{"127.0.0.1", 6381}));
+  redirect = ParseRedirect("ASK 0 :7000", "me");
+  ASSERT_TRUE(redirect);
+  EXPECT_TRUE(redirect->once);
+  EXPECT_EQ(redirect->endpoint, (RemoteEndpoint{"me", 7000}));
+  redirect = ParseRedirect("MOVED 1 ::1:7000", "me");
+  ASSERT_TRUE(redirect);
+  EXPECT_EQ(redirect->endpoint, (RemoteEndpoint{"::1", 7000}));
+  for (const char* error :
+       {"", "MOVED", "MOVED 1", "MOVED 16384 h:1", "MOVED -1 h:1", "MOVED x h:1", "MOVED 1 h",
+        "MOVED 1 h:0", "MOVED 1 h:65536", "ASK 1 h:1x", "moved 1 h:1", "ERR MOVED 1 h:1"}) {
+    EXPECT_FALSE(ParseRedirect(error, "me")) << error;
+  }
+}
+
+TEST(RedisSlots, AreReadFromTheAnswerOfANode) {
+  const auto whole = OneReply(
+      "*2\r\n*3\r\n:0\r\n:99\r\n*2\r\n$1\r\na\r\n:7000\r\n"
+      "*4\r\n:100\r\n:16383\r\n*2\r\n$0\r\n\r\n:7001\r\n*2\r\n$1\r\nr\r\n:7002\r\n");
+  ASSERT_TRUE(whole);
+  RedisSlots slots;
+  ASSERT_TRUE(ReadSlots(*whole, "asked", &slots).ok());
+  EXPECT_EQ(slots.endpoint(slots.NodeOf(99)), (RemoteEndpoint{"a", 7000}));
+  EXPECT_EQ(slots.endpoint(slots.NodeOf(100)), (RemoteEndpoint{"asked", 7001}));
+  EXPECT_EQ(slots.num_nodes(), 2u);  // replicas are not asked
+}
+
+TEST(RedisSlots, ThatAreOutOfRangeAreRefusedAndNothingIsTaken) {
+  const auto refuse = [](const std::string& bytes, ErrorReason reason) {
+    const auto reply = OneReply(bytes);
+    ASSERT_TRUE(reply) << bytes;
+    RedisSlots slots;
+    const Failure failure = ReadSlots(*reply, "asked", &slots);
+    EXPECT_EQ(failure.reason, reason) << bytes;
+    EXPECT_THAT(failure.message, HasSubstr("asked")) << bytes;
+    EXPECT_EQ(slots.num_nodes(), 0u) << bytes;
+  };
+  const auto range = [](const char* first, const char* last, const char* port) {
+    return std::string("*1\r\n*3\r\n:") + first + "\r\n:" + last + "\r\n*2\r\n+h\r\n:" + port +
+           "\r\n";
+  };
+  refuse(range("5", "4", "1"), ErrorReason::kProtocol);
+  refuse(range("-1", "4", "1"), ErrorReason::kProtocol);
+  refuse(range("0", "16384", "1"), ErrorReason::kProtocol);
+  refuse(range("0", "1", "0"), ErrorReason::kProtocol);
+  refuse(range("0", "1", "65536"), ErrorReason::kProtocol);
+  refuse("*1\r\n:1\r\n", ErrorReason::kProtocol);
+  refuse("*1\r\n*2\r\n:0\r\n:1\r\n", ErrorReason::kProtocol);
+  refuse("*1\r\n*3\r\n:0\r\n:1\r\n*1\r\n+h\r\n", ErrorReason::kProtocol);
+  refuse("*0\r\n", ErrorReason::kUnavailable);
+}
+
+TEST(RedisReply, KnowsWhatErrorRepliesSayAboutTheServer) {
   const auto reason = [](const char* text) { return FailureOfErrorReply(text, "h:1").reason; };
   EXPECT_EQ(reason("NOAUTH Authentication required."), ErrorReason::kAuth);
   EXPECT_EQ(reason("WRONGPASS invalid username-password pair"), ErrorReason::kAuth);
