@@ -1,0 +1,87 @@
+#include "cli/cache_client.h"
+
+#include <boost/beast/http/field.hpp>
+#include <boost/beast/http/verb.hpp>
+#include <string_view>
+
+namespace kvlink::cli {
+namespace {
+
+namespace http = boost::beast::http;
+using Json = CacheClient::Json;
+
+constexpr int kMostLists = 3;  // a list that expired while it was read is begun again
+
+// What the server says is wrong.
+Status Refused(int status, const std::string& path, const std::string& body, bool has_key) {
+  const Json object = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  std::string message = path + " answers HTTP " + std::to_string(status) +
+                        "; it takes a `kvlink serve` of this version";
+  if (object.is_object() && object.contains("error") && object["error"].is_object()) {
+    message = object["error"].value("message", message);
+  }
+  if (status == 401) message += has_key ? " (--api-key)" : ": give --api-key";
+  if (status == 400) return {StatusCode::kInvalidArgument, message};
+  return {StatusCode::kFailedPrecondition, message};
+}
+
+Result<Json> Parse(const std::string& path, const Result<std::string>& body) {
+  if (!body.ok()) return body.status();
+  Json json = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Status(StatusCode::kDataLoss, "--url: " + path + " answers no JSON object");
+  }
+  return json;
+}
+
+}  // namespace
+
+Result<std::string> CacheClient::Ask(bool post, const std::string& path,
+                                     const std::string& body) const {
+  http::request<http::string_body> request(post ? http::verb::post : http::verb::get,
+                                           url_.path + path, 11);
+  request.set(http::field::host, url_.host + ":" + std::to_string(url_.port));
+  request.set(http::field::connection, "close");
+  if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
+  if (post) request.set(http::field::content_type, "application/json");
+  request.body() = body;
+  request.prepare_payload();
+  std::string answer;
+  const auto status =
+      SendRequest(url_, request, timeout_, [&](std::string_view piece) { answer += piece; });
+  if (!status.ok()) return Status(status.status().code(), "--url: " + status.status().message());
+  if (*status != 200) return Refused(*status, path, answer, !api_key_.empty());
+  return answer;
+}
+
+Result<std::string> CacheClient::Get(const std::string& path) const { return Ask(false, path, ""); }
+
+Result<Json> CacheClient::GetJson(const std::string& path) const { return Parse(path, Get(path)); }
+
+Result<Json> CacheClient::PostJson(const std::string& path, const Json& body) const {
+  return Parse(path, Ask(true, path, body.dump(-1, ' ', false, Json::error_handler_t::replace)));
+}
+
+Result<Json> CacheClient::AllBlocks() const {
+  const auto get_page = [this](const std::string& cursor) -> Result<Json> {
+    auto page = GetJson("/kvlink/blocks?limit=10000" + cursor);
+    if (!page.ok()) return page;
+    const bool is_list = page->contains("data") && (*page)["data"].is_array();
+    if (!is_list) return Status(StatusCode::kDataLoss, "--url: this is no list of blocks");
+    return page;
+  };
+  auto list = get_page("");
+  for (int lists = 1; list.ok() && (*list)["next"].is_string();) {
+    auto page = get_page("&cursor=" + (*list)["next"].get<std::string>());
+    if (!page.ok()) {
+      if (++lists > kMostLists) return page;
+      list = get_page("");
+      continue;
+    }
+    for (Json& block : (*page)["data"]) (*list)["data"].push_back(std::move(block));
+    (*list)["next"] = (*page)["next"];
+  }
+  return list;
+}
+
+}  // namespace kvlink::cli
