@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/endian.h"
@@ -47,7 +48,7 @@ std::string Differs(const char* field, const std::string& there, const std::stri
   return std::string(field) + " is " + there + ", wanted " + wanted;
 }
 
-bool KnownKind(uint8_t kind) { return kind == 1 || kind == 2; }
+bool KnownKind(uint8_t kind) { return kind >= 1 && kind <= 3; }
 bool KnownCompression(uint8_t compression) { return compression <= 3; }
 
 // The fields between the magic and the tokens, of at least kHeaderBytes bytes.
@@ -141,7 +142,8 @@ const char* CompressionName(Compression compression) {
   return "unknown";
 }
 
-std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression) {
+std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression,
+                           std::string buffer) {
   const BlockName& name = block.name;
   const std::span<const std::byte> payload = block.payload;
   KVLINK_CHECK(name.tokens.size() <= kMaxCodecTokens) << name.tokens.size() << " tokens";
@@ -154,7 +156,8 @@ std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compres
       compressed ? std::string_view(*compressed)
                  : std::string_view(reinterpret_cast<const char*>(payload.data()), payload.size());
   const size_t head = kHeaderBytes + 4 * name.tokens.size();
-  std::string out;
+  std::string out = std::move(buffer);
+  out.clear();
   out.reserve(head + stored.size() + kChecksumBytes);
   out.append(kMagic);
   base::PutLe(out, kVersion);

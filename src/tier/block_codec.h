@@ -32,6 +32,7 @@ namespace kvlink::tier {
 enum class PayloadKind : uint8_t {
   kPage = 1,    // a page as include/kvlink/kv_shape.h lays it out
   kOpaque = 2,  // bytes that only their owner understands (another engine's block)
+  kText = 3,    // token ids, u32 each, that a text was generated as; `identity` names the text
 };
 
 enum class Compression : uint8_t { kNone = 0, kLz4 = 1, kZstd = 2, kZstdPlanes = 3 };
@@ -80,8 +81,9 @@ struct BlockHeader {
 // stored as it is.
 std::string EncodeBlock(const PutBlock& block, const BlockKey& model, Compression compression);
 // The same in two steps, for whoever copies in one thread and computes in another: first without
-// the checksum, for which there is room.
-std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression);
+// the checksum, for which there is room. `buffer`: memory to do it in.
+std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression,
+                           std::string buffer = {});
 void AppendChecksum(std::string& bytes);
 
 struct DecodeError {

@@ -11,17 +11,18 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
-#include "base/check.h"
 #include "base/endian.h"
 
 namespace kvlink::tier {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kMarker = "kvlink cold store, format 1\n";
+constexpr std::string_view kMarker = "kvlink cold store, format 2\n";
+constexpr std::string_view kEarlierMarker = "kvlink cold store, format 1\n";
 constexpr const char* kMarkerName = "COLD_STORE";
-constexpr size_t kEntryBytes = 44;
+constexpr size_t kEntryBytes = 56;
 
 // Most significant byte first, so that the order of bytes is the order of keys.
 std::string RocksKey(const BlockKey& key) {
@@ -43,7 +44,8 @@ BlockKey KeyOf(std::string_view bytes) {
   return key;
 }
 
-std::string EntryBytes(const EvictionEntry& entry) {
+std::string EntryBytes(const ColdEntry& of) {
+  const EvictionEntry& entry = of.entry;
   std::string bytes;
   base::PutLe(bytes, entry.parent.lo);
   base::PutLe(bytes, entry.parent.hi);
@@ -51,28 +53,29 @@ std::string EntryBytes(const EvictionEntry& entry) {
   base::PutLe(bytes, std::bit_cast<uint64_t>(entry.cost_us));
   base::PutLe(bytes, std::bit_cast<uint64_t>(entry.worth));
   base::PutLe(bytes, entry.uses);
+  base::PutLe(bytes, of.place.file);
+  base::PutLe(bytes, of.place.offset);
   return bytes;
 }
 
 // Requires: kEntryBytes bytes.
-EvictionEntry EntryOf(std::string_view bytes) {
+ColdEntry EntryOf(std::string_view bytes) {
   const auto number = [bytes](size_t at) { return base::GetLe<uint64_t>(bytes.substr(at)); };
-  EvictionEntry entry;
-  entry.parent = {number(0), number(8)};
-  entry.bytes = number(16);
-  entry.cost_us = std::bit_cast<double>(number(24));
-  entry.worth = std::bit_cast<double>(number(32));
-  entry.uses = base::GetLe<uint32_t>(bytes.substr(40));
-  return entry;
+  ColdEntry of;
+  of.entry.parent = {number(0), number(8)};
+  of.entry.bytes = number(16);
+  of.entry.cost_us = std::bit_cast<double>(number(24));
+  of.entry.worth = std::bit_cast<double>(number(32));
+  of.entry.uses = base::GetLe<uint32_t>(bytes.substr(40));
+  of.place = {base::GetLe<uint32_t>(bytes.substr(44)), number(48), of.entry.bytes};
+  return of;
 }
 
-rocksdb::DBOptions DatabaseOptions(const ColdTierOptions& options) {
-  rocksdb::DBOptions database;
+rocksdb::Options DatabaseOptions(const ColdTierOptions& options) {
+  rocksdb::Options database;
   database.create_if_missing = true;
-  database.create_missing_column_families = true;
   // After a torn or flipped byte in the log: what was written before it.
   database.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  database.atomic_flush = true;  // a lost log leaves no block without its entry
   // Opening writes as little as it can: the device may be full.
   database.avoid_flush_during_recovery = true;
   database.allow_fallocate = false;  // files take what they hold
@@ -84,26 +87,15 @@ rocksdb::DBOptions DatabaseOptions(const ColdTierOptions& options) {
   database.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
   database.stats_dump_period_sec = 0;
   database.stats_persist_period_sec = 0;
-  database.max_total_wal_size = std::max<uint64_t>(options.budget_bytes / 16, uint64_t{2} << 20);
-  return database;
-}
-
-rocksdb::ColumnFamilyOptions FamilyOptions(const ColdTierOptions& options, bool blobs) {
-  rocksdb::ColumnFamilyOptions family;
-  // Blocks wait in memory, and in the log, until this much has come.
-  family.write_buffer_size =
-      std::clamp<uint64_t>(options.budget_bytes / 32, uint64_t{1} << 20, uint64_t{16} << 20);
-  family.compression = rocksdb::kNoCompression;  // the codec compresses, where it pays
-  family.enable_blob_files = blobs;
-  family.min_blob_size = 512;
-  family.blob_file_size =
-      std::clamp<uint64_t>(options.budget_bytes / 64, uint64_t{1} << 20, uint64_t{256} << 20);
-  family.blob_compression_type = rocksdb::kNoCompression;
-  family.enable_blob_garbage_collection = false;  // by Reclaim only
+  // A hundred bytes an entry: so many wait in memory, and in the log.
+  database.write_buffer_size =
+      std::clamp<uint64_t>(options.budget_bytes / 128, uint64_t{256} << 10, uint64_t{8} << 20);
+  database.max_total_wal_size = 2 * database.write_buffer_size;
+  database.compression = rocksdb::kNoCompression;
   rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(size_t{4} << 20);
-  family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return family;
+  table.block_cache = rocksdb::NewLRUCache(size_t{1} << 20);
+  database.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return database;
 }
 
 Status Unusable(StatusCode code, const std::string& directory, const std::string& why) {
@@ -117,8 +109,9 @@ void RemoveFiles(const std::string& directory, bool (*which)(const fs::path&)) {
   }
 }
 
-// Makes or finds COLD_STORE and locks it; gives the descriptor.
-Result<int> LockDirectory(const ColdTierOptions& options) {
+// Makes or finds COLD_STORE and locks it; gives the descriptor. `emptied`: a store of an earlier
+// format becomes one of this.
+Result<int> LockDirectory(const ColdTierOptions& options, bool emptied) {
   const std::string& directory = options.directory;
   std::error_code error;
   if (!options.read_only && fs::create_directories(directory, error)) {
@@ -150,7 +143,8 @@ Result<int> LockDirectory(const ColdTierOptions& options) {
   std::string text(kMarker.size() + 1, '\0');
   const ssize_t size = ::pread(lock, text.data(), text.size(), 0);
   text.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
-  if (text.empty() && !options.read_only) {
+  const bool is_earlier = text == kEarlierMarker;
+  if ((text.empty() || (is_earlier && emptied)) && !options.read_only) {
     if (::pwrite(lock, kMarker.data(), kMarker.size(), 0) == static_cast<ssize_t>(kMarker.size())) {
       return lock;
     }
@@ -160,13 +154,18 @@ Result<int> LockDirectory(const ColdTierOptions& options) {
   }
   if (text != kMarker) {
     ::close(lock);
-    return Unusable(StatusCode::kFailedPrecondition, directory,
+    return Unusable(is_earlier ? StatusCode::kDataLoss : StatusCode::kFailedPrecondition, directory,
                     "has another format than this version reads");
   }
   return lock;
 }
 
 }  // namespace
+
+ErrorReason ReasonOfErrno(int error) {
+  if (error == 0) return ErrorReason::kNone;
+  return error == ENOSPC || error == EDQUOT ? ErrorReason::kFull : ErrorReason::kIo;
+}
 
 ErrorReason ReasonOf(const rocksdb::Status& status) {
   if (status.ok()) return ErrorReason::kNone;
@@ -177,7 +176,7 @@ ErrorReason ReasonOf(const rocksdb::Status& status) {
 
 Result<std::unique_ptr<ColdDatabase>> ColdDatabase::Open(const ColdTierOptions& options,
                                                          bool emptied) {
-  Result<int> lock = LockDirectory(options);
+  Result<int> lock = LockDirectory(options, emptied);
   if (!lock.ok()) return lock.status();
   std::unique_ptr<ColdDatabase> database(new ColdDatabase(options.directory, *lock));
   if (emptied) {
@@ -195,17 +194,11 @@ Result<std::unique_ptr<ColdDatabase>> ColdDatabase::Open(const ColdTierOptions& 
 }
 
 Status ColdDatabase::OpenRocks(const ColdTierOptions& options) {
-  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
-      {rocksdb::kDefaultColumnFamilyName, FamilyOptions(options, false)},
-      {"index", FamilyOptions(options, false)},
-      {"blocks", FamilyOptions(options, true)}};
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* rocks = nullptr;
-  const rocksdb::DBOptions database = DatabaseOptions(options);
-  const rocksdb::Status status =
-      options.read_only
-          ? rocksdb::DB::OpenForReadOnly(database, directory_, families, &handles, &rocks)
-          : rocksdb::DB::Open(database, directory_, families, &handles, &rocks);
+  const rocksdb::Options database = DatabaseOptions(options);
+  const rocksdb::Status status = options.read_only
+                                     ? rocksdb::DB::OpenForReadOnly(database, directory_, &rocks)
+                                     : rocksdb::DB::Open(database, directory_, &rocks);
   if (!status.ok()) {
     const bool damaged = status.IsCorruption() || status.IsNotFound() || status.IsPathNotFound();
     const StatusCode code = damaged              ? StatusCode::kDataLoss
@@ -214,35 +207,23 @@ Status ColdDatabase::OpenRocks(const ColdTierOptions& options) {
     return Unusable(code, directory_, status.ToString());
   }
   rocks_.reset(rocks);
-  default_ = handles[0];
-  index_ = handles[1];
-  blocks_ = handles[2];
   return {};
 }
 
 ColdDatabase::~ColdDatabase() {
   if (rocks_) {
-    for (rocksdb::ColumnFamilyHandle* handle : {default_, index_, blocks_}) {
-      rocks_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
-    }
     rocks_->Close().PermitUncheckedError();
     rocks_.reset();
   }
   ::close(lock_);
 }
 
-void ColdDatabase::Change::PutBlock(const BlockKey& key, std::string_view bytes) {
-  batch_.Put(database_.blocks_, RocksKey(key), rocksdb::Slice(bytes.data(), bytes.size()))
-      .PermitUncheckedError();
-}
-
-void ColdDatabase::Change::PutEntry(const BlockKey& key, const EvictionEntry& entry) {
-  batch_.Put(database_.index_, RocksKey(key), EntryBytes(entry)).PermitUncheckedError();
+void ColdDatabase::Change::Put(const BlockKey& key, const ColdEntry& entry) {
+  batch_.Put(RocksKey(key), EntryBytes(entry)).PermitUncheckedError();
 }
 
 void ColdDatabase::Change::Erase(const BlockKey& key) {
-  batch_.Delete(database_.index_, RocksKey(key)).PermitUncheckedError();
-  batch_.Delete(database_.blocks_, RocksKey(key)).PermitUncheckedError();
+  batch_.Delete(RocksKey(key)).PermitUncheckedError();
 }
 
 rocksdb::Status ColdDatabase::Change::Write() {
@@ -252,18 +233,9 @@ rocksdb::Status ColdDatabase::Change::Write() {
   return status;
 }
 
-rocksdb::Status ColdDatabase::Get(const BlockKey& key, rocksdb::PinnableSlice* bytes) const {
-  rocksdb::ReadOptions read;
-  // RocksDB's own checksums stay on, although the codec's covers the block and Debian's build has
-  // no help from the processor for them (0.4 ms a MiB): without them a flipped byte in the tree
-  // ends in one of RocksDB's assertions.
-  read.verify_checksums = true;
-  return rocks_->Get(read, blocks_, RocksKey(key), bytes);
-}
-
 rocksdb::Status ColdDatabase::LoadIndex(
-    const std::function<void(const BlockKey&, const EvictionEntry&)>& visit) const {
-  const std::unique_ptr<rocksdb::Iterator> at(rocks_->NewIterator(rocksdb::ReadOptions(), index_));
+    const std::function<void(const BlockKey&, const ColdEntry&)>& visit) const {
+  const std::unique_ptr<rocksdb::Iterator> at(rocks_->NewIterator(rocksdb::ReadOptions()));
   for (at->SeekToFirst(); at->Valid(); at->Next()) {
     const std::string_view key(at->key().data(), at->key().size());
     const std::string_view entry(at->value().data(), at->value().size());
@@ -278,6 +250,7 @@ uint64_t ColdDatabase::DeviceBytes() const {
   uint64_t bytes = 0;
   std::error_code error;
   for (const fs::directory_entry& file : fs::directory_iterator(directory_, error)) {
+    if (BlobFiles::IsBlobFile(file.path().filename().string())) continue;
     const uint64_t size = file.file_size(error);  // a file may go away meanwhile
     if (!error) bytes += size;
   }
@@ -290,19 +263,13 @@ uint64_t ColdDatabase::FreeBytes() const {
   return error ? 0 : space.available;
 }
 
-rocksdb::Status ColdDatabase::Reclaim(double share) {
-  rocksdb::Status status = rocks_->Flush(rocksdb::FlushOptions(), {index_, blocks_});
+rocksdb::Status ColdDatabase::Compact() {
+  rocksdb::Status status = rocks_->Flush(rocksdb::FlushOptions());
   if (!status.ok()) return status;
   rocksdb::CompactRangeOptions compact;
   compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
-  compact.blob_garbage_collection_policy = share > 0
-                                               ? rocksdb::BlobGarbageCollectionPolicy::kForce
-                                               : rocksdb::BlobGarbageCollectionPolicy::kDisable;
-  compact.blob_garbage_collection_age_cutoff = share > 0 ? share : -1;
-  for (rocksdb::ColumnFamilyHandle* family : {index_, blocks_}) {
-    status = rocks_->CompactRange(compact, family, nullptr, nullptr);
-    if (!status.ok()) return status;
-  }
+  status = rocks_->CompactRange(compact, nullptr, nullptr);
+  if (!status.ok()) return status;
   // Obsolete files go in the background; this deletes them before it returns.
   status = rocks_->DisableFileDeletions();
   return status.ok() ? rocks_->EnableFileDeletions(/*force=*/true) : status;

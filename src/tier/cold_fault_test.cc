@@ -146,7 +146,7 @@ TEST(ColdFault, AnotherProcessIsTurnedAway) {
   EXPECT_TRUE(OpenColdTier(options).ok());
 }
 
-// A store of twenty blocks, some still in the log, some in blob files.
+// A store of twenty blocks.
 void Fill(const ColdTierOptions& options) {
   const auto tier = OpenColdTier(options);
   ASSERT_TRUE(tier.ok()) << tier.status().ToString();
@@ -273,13 +273,13 @@ TEST(ColdFault, NoSpaceLeftIsCountedAndInvisible) {
   EXPECT_EQ(words["again sound"], 1);
 }
 
-// Files may not grow past 1.6 MB (a log is longer), as on a full disk: in a child, since the limit
-// is of the process.
+// Files may not grow past 0.8 MB (one of blobs is longer), as on a full disk: in a child, since the
+// limit is of the process.
 TEST(ColdFault, ADiskThatTakesNoMoreLosesNothingOldAndShowsNothingNew) {
   const TempDirectory directory;
   const ColdTierOptions options = OptionsOf(directory / "store");
   Fill(options);
-  const std::string limited = "trap '' XFSZ; ulimit -f 3200; exec '" + WriterProgram() + "' '" +
+  const std::string limited = "trap '' XFSZ; ulimit -f 1600; exec '" + WriterProgram() + "' '" +
                               options.directory + "' " + std::to_string(options.budget_bytes) +
                               " 100000 | head -n 40 >'" + (directory / "said") + "'";
   ASSERT_NE(std::system(limited.c_str()), -1);

@@ -1,20 +1,24 @@
-// The cold tier: blocks on this machine's disk, in RocksDB with blob files, within a byte budget.
+// The cold tier: blocks on this machine's disk within a byte budget: their bytes in files that are
+// appended to (blob_files.h), everything else in RocksDB (cold_database.h), and in memory as well.
 //
-//   column family "index":  key -> {parent, bytes, worth, uses}    (40 bytes; all in RAM as well)
-//   column family "blocks": key -> bytes                           (blob files)
+//   put    bytes -> end of the current file; then one batch of entries: key -> {parent, bytes, ...,
+//          place}
+//   evict  one batch; the place becomes garbage, a file of garbage goes
+//   space  what still lives in the sparsest file is appended to the current one
 //
-// Both are written in one batch, so a block and its index entry appear together or not at all.
-// Durability: a write-ahead log that is written but not synced, so that kill -9 of the process
-// loses nothing that Put confirmed; a power failure may lose the last seconds, never makes half a
-// block. Opening on a device without any room left drops the log, the last megabytes written.
+// A block exists from the moment its entry is written, which is after its bytes were. Durability:
+// nothing is synced but by Flush, so that kill -9 of the process loses nothing that Put confirmed;
+// a power failure may lose the last seconds, and may leave an entry without its bytes, which the
+// codec's checksum finds: a miss.
 //
 // Invariants
 //   1. live bytes <= live_bytes_limit < budget_bytes; what the directory takes on the device stays
-//      within budget_bytes: a Put that would exceed it evicts and compacts first, or is kFull.
+//      within budget_bytes: a Put that would exceed it evicts and moves first, or is kFull.
 //   2. A block is evicted only when no child of it is here; among those the least worth goes first
 //      (eviction_index.h). Worth survives a restart.
 //   3. One process at a time: the directory is locked.
-// Threads: any. Cost: Get one read of the device a block; open reads the index, not the blocks.
+// Threads: any. Cost: Put one write of the device a call, Get one read a block; open reads the
+// index, not the blocks; about 300 bytes of memory a block.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "tier/testing/tier_world.h"
 #include "tier/tier_files.h"
@@ -178,8 +180,80 @@ TEST(ColdTier, OptionsThatCannotBeUsedAreErrors) {
   EXPECT_THAT(message(reading), HasSubstr("none"));
   EXPECT_FALSE(std::filesystem::exists(directory / "none"));
   std::filesystem::create_directory(directory / "newer");
-  std::ofstream(directory / "newer/COLD_STORE") << "kvlink cold store, format 2\n";
+  std::ofstream(directory / "newer/COLD_STORE") << "kvlink cold store, format 3\n";
   EXPECT_THAT(message(OptionsOf(directory / "newer")), HasSubstr("another format"));
+}
+
+// Format 1 kept the bytes in RocksDB, too. All of it can be computed again.
+TEST(ColdTier, AStoreOfTheEarlierFormatIsEmptiedButNotByReading) {
+  const TempDirectory directory;
+  ColdTierOptions options = OptionsOf(directory / "store");
+  std::filesystem::create_directory(options.directory);
+  std::ofstream(options.directory + "/COLD_STORE") << "kvlink cold store, format 1\n";
+  std::ofstream(options.directory + "/000007.blob") << "what it held";
+  options.read_only = true;
+  EXPECT_EQ(OpenColdTier(options).status().code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(std::filesystem::exists(options.directory + "/000007.blob"));
+  options.read_only = false;
+  auto tier = Open(options);
+  EXPECT_FALSE(std::filesystem::exists(options.directory + "/000007.blob"));
+  EXPECT_EQ(PutOne(*tier, NumberedKey(0), "x")[0].outcome, Outcome::kOk);
+  tier.reset();
+  EXPECT_EQ(GetOne(*Open(options), NumberedKey(0)).bytes, "x");
+}
+
+TEST(ColdTier, ABatchIsThereWhole) {
+  const TempDirectory directory;
+  const ColdTierOptions options = OptionsOf(directory / "store");
+  auto tier = Open(options);
+  std::vector<std::string> bytes;
+  std::vector<TierPut> items;
+  for (uint64_t n = 0; n < 50; ++n) bytes.push_back(RandomBytes(n, n % 5 * 200'000));
+  for (uint64_t n = 0; n < 50; ++n) {
+    items.push_back({NumberedKey(n), n > 0 ? NumberedKey(n - 1) : BlockKey{}, 1, bytes[n]});
+  }
+  for (const TierAnswer& answer : tier->Put(items, Soon())) {
+    EXPECT_EQ(answer.outcome, Outcome::kOk);
+  }
+  tier.reset();
+  tier = Open(options);
+  for (uint64_t n = 0; n < 50; ++n) EXPECT_EQ(GetOne(*tier, NumberedKey(n)).bytes, bytes[n]);
+  EXPECT_EQ(tier->Usage().unreachable, 0u);
+}
+
+// Space is given back all the time while others read: a block is whole or a miss.
+TEST(ColdTier, WhoReadsWhileBlocksAreMovedAndEvictedSeesWholeBlocks) {
+  const TempDirectory directory;
+  const auto tier = Open(OptionsOf(directory / "store", kMinColdBudget));
+  constexpr uint64_t kKeys = 120;
+  const auto bytes_of = [](uint64_t n) { return RandomBytes(n, 200'000 + n * 1000); };
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> hits{0}, wrong{0};
+  std::thread reader([&] {
+    base::Random random(3);
+    while (!stop) {
+      const uint64_t n = random.Below(kKeys);
+      const TierAnswer answer = GetOne(*tier, NumberedKey(n));
+      if (answer.outcome == Outcome::kError) ++wrong;
+      if (answer.outcome != Outcome::kOk) continue;
+      ++hits;
+      if (answer.bytes != bytes_of(n)) ++wrong;
+    }
+  });
+  base::Random random(4);
+  const auto put = [&] {
+    const uint64_t n = random.Below(kKeys);
+    EXPECT_EQ(PutOne(*tier, NumberedKey(n), bytes_of(n), {}, 1000)[0].outcome, Outcome::kOk);
+  };
+  for (int i = 0; i < 400; ++i) put();
+  EXPECT_TRUE(Eventually([&] {
+    put();
+    return hits > 20;
+  }));
+  stop = true;
+  reader.join();
+  EXPECT_EQ(wrong.load(), 0u);
+  EXPECT_GT(tier->Usage().evictions, 0u);
 }
 
 TEST(ColdTier, ReadOnlyListsVerifiesAndExportsAndChangesNothing) {
@@ -195,6 +269,8 @@ TEST(ColdTier, ReadOnlyListsVerifiesAndExportsAndChangesNothing) {
   options.read_only = true;
   const auto tier = Open(options);
   EXPECT_NE(PutOne(*tier, NumberedKey(9), "x")[0].outcome, Outcome::kOk);
+  const BlockKey key = NumberedKey(1);
+  EXPECT_NE(tier->Remove({&key, 1}, Soon())[0].outcome, Outcome::kOk);
   const Result<VerifyReport> report = VerifyTier(*tier, false);
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->blocks, 5u);

@@ -3,22 +3,31 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tier/block_codec.h"
+#include "tier/spare_buffers.h"
 
 namespace kvlink::tier {
 
 class PendingBlock {
  public:
   // Copies the payload and the tokens.
-  PendingBlock(const PutBlock& block, const BlockKey& model, Compression compression)
-      : block_(block), model_(model), compression_(compression), size_bytes_(SizeOf(block)) {
+  PendingBlock(const PutBlock& block, const BlockKey& model, Compression compression,
+               std::shared_ptr<SpareBuffers> spare)
+      : block_(block),
+        model_(model),
+        compression_(compression),
+        spare_(std::move(spare)),
+        size_bytes_(SizeOf(block)) {
     if (compression == Compression::kNone) {
-      encoded_ = EncodeUnsummed(block, model, compression);  // which is one copy
+      // Which is one copy.
+      encoded_ = EncodeUnsummed(block, model, compression, spare_->Take());
       block_.payload = {};
       block_.name.tokens = {};
     } else {
@@ -29,16 +38,21 @@ class PendingBlock {
     }
   }
   // Bytes that EncodeBlock made before, of a block read from a slower tier.
-  PendingBlock(const BlockKey& key, const BlockKey& parent, double cost_us, std::string encoded)
+  PendingBlock(const BlockHeader& header, std::string encoded)
       : encoded_(std::move(encoded)), size_bytes_(encoded_.size()) {
-    block_.name.key = key;
-    block_.name.parent = parent;
-    block_.cost_us = cost_us;
+    block_.name.kind = header.kind;
+    block_.name.key = header.key;
+    block_.name.parent = header.parent;
+    block_.cost_us = header.cost_us;
     std::call_once(once_, [] {});
+  }
+  ~PendingBlock() {
+    if (spare_) spare_->Give(std::move(encoded_));
   }
   PendingBlock(const PendingBlock&) = delete;
   PendingBlock& operator=(const PendingBlock&) = delete;
 
+  PayloadKind kind() const { return block_.name.kind; }
   const BlockKey& key() const { return block_.name.key; }
   const BlockKey& parent() const { return block_.name.parent; }
   double cost_us() const { return block_.cost_us; }
@@ -61,6 +75,7 @@ class PendingBlock {
   PutBlock block_;
   BlockKey model_;
   Compression compression_ = Compression::kNone;
+  std::shared_ptr<SpareBuffers> spare_;  // null: the bytes came from elsewhere
   std::vector<TokenId> tokens_;
   std::vector<std::byte> payload_;
   std::once_flag once_;

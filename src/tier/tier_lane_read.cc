@@ -104,14 +104,16 @@ void TierLane::LoadSome(const LoadJob& job, std::span<const size_t> wants) {
 
 PassedWant TierLane::TakeLoaded(const LoadJob& job, size_t want, TierAnswer answer) {
   const BlockKey key = job.ticket->name(want).key;
+  const uint64_t num_blocks = job.ticket->name(want).kind == PayloadKind::kText ? 0 : 1;
   if (answer.outcome == Outcome::kMiss) {
     known_.SetAbsent(key, options_.clock());
     const base::MutexLock lock(mutex_);
-    ++stats_.misses;
+    stats_.misses += num_blocks;
     return {want, Outcome::kMiss, ErrorReason::kNone};
   }
   if (answer.outcome == Outcome::kError) {
     Count(TierOp::kGet, answer.reason);
+    if (answer.reason == ErrorReason::kCorrupt) Remove({key});  // so that it can be stored again
     return {want, Outcome::kError, answer.reason};
   }
   BlockHeader header;
@@ -126,7 +128,7 @@ PassedWant TierLane::TakeLoaded(const LoadJob& job, size_t want, TierAnswer answ
   known_.SetPresent(key);
   {
     const base::MutexLock lock(mutex_);
-    ++stats_.hits;
+    stats_.hits += num_blocks;
     stats_.bytes_read += answer.bytes.size();
   }
   // Counted before: whoever waits for the ticket sees counters that agree with it.

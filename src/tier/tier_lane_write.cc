@@ -92,7 +92,7 @@ void TierLane::RunPuts(std::vector<PutJob> jobs) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     queued_keys_.erase(items[i].key);
     queued_bytes_ -= jobs[i].block->size_bytes();
-    if (answers[i].outcome != Outcome::kOk) continue;
+    if (answers[i].outcome != Outcome::kOk || jobs[i].block->kind() == PayloadKind::kText) continue;
     ++stats_.stored;
     stats_.promoted += jobs[i].promoted ? 1 : 0;
     stats_.bytes_written += items[i].bytes.size();

@@ -8,6 +8,7 @@
 #include "tier/known_keys.h"
 #include "tier/load_cost.h"
 #include "tier/memory_tier.h"
+#include "tier/spare_buffers.h"
 #include "tier/testing/tier_world.h"
 #include "tier/tier_files.h"
 
@@ -205,6 +206,18 @@ TEST(TierFiles, HexOfAKeyReadsBack) {
   EXPECT_EQ(back, key);
   EXPECT_FALSE(KeyOfHex("fedcba9876543210012345678 abcdef", &back));
   EXPECT_FALSE(KeyOfHex("fe", &back));
+}
+
+TEST(SpareBuffers, GiveMemoryBackEmptyAndKeepToTheirBudget) {
+  SpareBuffers spare(2'500);
+  EXPECT_EQ(spare.Take().size(), 0u);
+  for (int i = 0; i < 4; ++i) spare.Give(std::string(1'000, 'x'));
+  EXPECT_LE(spare.bytes(), 2'500u);
+  EXPECT_GE(spare.bytes(), 2'000u);
+  const std::string again = spare.Take();
+  EXPECT_TRUE(again.empty());
+  EXPECT_GE(again.capacity(), 1'000u);
+  EXPECT_LE(spare.bytes(), 1'500u);
 }
 
 }  // namespace

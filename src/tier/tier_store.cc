@@ -1,5 +1,6 @@
 #include "tier/tier_store.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
@@ -8,10 +9,16 @@
 namespace kvlink::tier {
 namespace {
 
+// Of memory kept between copies, and its share of the queue's.
+constexpr uint64_t kMostSpareBytes = uint64_t{64} << 20, kSpareShare = 4;
+
 class TierStack final : public TierStore, private LaneOwner {
  public:
   TierStack(TierStoreOptions options, std::vector<std::unique_ptr<BlockTier>> tiers)
-      : options_(std::move(options)), model_(base::Hash128(options_.model_fingerprint)) {
+      : options_(std::move(options)),
+        model_(base::Hash128(options_.model_fingerprint)),
+        spare_(std::make_shared<SpareBuffers>(
+            std::min(kMostSpareBytes, options_.queue_bytes / kSpareShare))) {
     KVLINK_CHECK(tiers.size() <= 32) << tiers.size() << " tiers";
     LaneOwner& owner = *this;
     for (std::unique_ptr<BlockTier>& tier : tiers) {
@@ -31,7 +38,7 @@ class TierStack final : public TierStore, private LaneOwner {
       if (lane->Reserve(block.name.key, PendingBlock::SizeOf(block))) takers.push_back(lane.get());
     }
     if (takers.empty()) return false;
-    const auto copy = std::make_shared<PendingBlock>(block, model_, options_.compression);
+    const auto copy = std::make_shared<PendingBlock>(block, model_, options_.compression, spare_);
     for (TierLane* lane : takers) lane->Put(copy, /*promoted=*/false);
     return true;
   }
@@ -143,13 +150,13 @@ class TierStack final : public TierStore, private LaneOwner {
       if (lanes_[t]->Reserve(header.key, bytes.size())) takers.push_back(lanes_[t].get());
     }
     if (takers.empty()) return;
-    const auto block =
-        std::make_shared<PendingBlock>(header.key, header.parent, header.cost_us, std::move(bytes));
+    const auto block = std::make_shared<PendingBlock>(header, std::move(bytes));
     for (TierLane* lane : takers) lane->Put(block, /*promoted=*/true);
   }
 
   const TierStoreOptions options_;
   const BlockKey model_;
+  const std::shared_ptr<SpareBuffers> spare_;
   std::vector<std::unique_ptr<TierLane>> lanes_;
 };
 

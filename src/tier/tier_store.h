@@ -62,7 +62,7 @@ const char* TierOpName(TierOp op);
 
 struct TierStats {
   std::string name;
-  // Counters, in blocks unless said; never decreasing.
+  // Counters, in blocks (of rows, not of text) unless said; never decreasing.
   uint64_t hits = 0, misses = 0;  // of loads
   uint64_t stored = 0, promoted = 0;
   uint64_t bytes_read = 0, bytes_written = 0;
