@@ -1,5 +1,5 @@
 // BlockObserver: hears which full blocks become findable and which go, so that others (routers,
-// other tools) can know what a cache holds.
+// other tools) can know what a cache holds, in RAM and in the tiers below.
 //
 // Called with the cache's lock held, in the order in which things happen: an observer returns at
 // once, never waits, and never calls the cache. What was stored and not removed or cleared since is
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "kvlink/view.h"
 
@@ -34,6 +35,13 @@ class BlockObserver {
   virtual void Stored(const StoredBlock& block) = 0;
   virtual void Removed(const BlockHash& hash) = 0;
   virtual void Cleared() = 0;  // no block is left
+
+  // `tier` ("cold", "remote") has the block as well, or has it no more; whether RAM has it is told
+  // by the above alone. Told when it is noticed, a moment later than it happens; not told are
+  // blocks of earlier runs that this process has not used. After Cleared, what tiers have is told
+  // again.
+  virtual void StoredInTier(const StoredBlock& /*block*/, std::string_view /*tier*/) {}
+  virtual void RemovedFromTier(const BlockHash& /*hash*/, std::string_view /*tier*/) {}
 };
 
 }  // namespace kvlink

@@ -34,7 +34,7 @@ struct TierOptions {
   // computing, and this much at once. What loads save is earned on top. Blocks that are not written
   // for that reason wait for idle time.
   double write_share = 0.01;
-  std::chrono::milliseconds write_head_start{100};
+  std::chrono::milliseconds write_head_start{50};
 
   bool any() const { return !cold_dir.empty() || !remote_url.empty(); }
 };

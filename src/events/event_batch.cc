@@ -7,8 +7,6 @@
 namespace kvlink::events {
 namespace {
 
-constexpr std::string_view kMedium = "CPU";
-
 std::string HexOf(uint64_t value) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string hex(16, '0');
@@ -19,6 +17,7 @@ std::string HexOf(uint64_t value) {
 // `next` goes on where `last` ends.
 bool Continues(const Event& last, const Event& next) {
   if (last.kind != next.kind || next.kind == Event::Kind::kCleared) return false;
+  if (last.medium != next.medium) return false;
   if (next.kind == Event::Kind::kRemoved) return true;
   return next.parent == last.hash && next.name_space == last.name_space &&
          next.tokens.size() == last.tokens.size();
@@ -30,9 +29,19 @@ void WriteHashes(std::span<const Event> run, MsgpackWriter& out) {
   for (const Event& event : run) out.Unsigned(event.hash.lo);
 }
 
+size_t NumMediumFields(Event::Medium medium) { return medium == Event::Medium::kRam ? 1 : 2; }
+
+void WriteMedium(Event::Medium medium, MsgpackWriter& out) {
+  out.Text("medium");
+  out.Text(medium == Event::Medium::kRam ? "CPU" : "STORAGE");
+  if (medium == Event::Medium::kRam) return;
+  out.Text("locality");
+  out.Text(medium == Event::Medium::kDisk ? "LOCAL" : "REMOTE");
+}
+
 void WriteStored(std::span<const Event> run, MsgpackWriter& out) {
   const Event& first = run.front();
-  out.Map(first.name_space ? 9 : 8);
+  out.Map(7 + NumMediumFields(first.medium) + (first.name_space ? 1 : 0));
   out.Text("type");
   out.Text("BlockStored");
   WriteHashes(run, out);
@@ -51,8 +60,7 @@ void WriteStored(std::span<const Event> run, MsgpackWriter& out) {
   out.Unsigned(first.tokens.size());
   out.Text("lora_id");
   out.Nil();
-  out.Text("medium");
-  out.Text(kMedium);
+  WriteMedium(first.medium, out);
   out.Text("lora_name");
   out.Nil();
   if (!first.name_space) return;
@@ -70,12 +78,11 @@ void WriteRun(std::span<const Event> run, MsgpackWriter& out) {
       WriteStored(run, out);
       return;
     case Event::Kind::kRemoved:
-      out.Map(3);
+      out.Map(2 + NumMediumFields(run.front().medium));
       out.Text("type");
       out.Text("BlockRemoved");
       WriteHashes(run, out);
-      out.Text("medium");
-      out.Text(kMedium);
+      WriteMedium(run.front().medium, out);
       return;
     case Event::Kind::kCleared:
       out.Map(1);

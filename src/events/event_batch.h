@@ -8,6 +8,8 @@
 //   {"type": "BlockRemoved", "block_hashes": [int], "medium": "CPU"}
 //   {"type": "AllBlocksCleared"}
 //
+// RAM is "CPU". Tiers below it are "STORAGE" with a "locality", as vLLM's own offloading tiers have
+// them: "LOCAL" a disk, "REMOTE" a peer.
 // A hash is the low 64 bits of a block's key (vLLM's default is 64 bits, too). In place of a
 // tenant's salt, extra_keys have 16 hexadecimal digits of a hash of the namespace: who reads events
 // can tell namespaces apart, and learns no secret.
@@ -25,14 +27,17 @@ namespace kvlink::events {
 
 struct Event {
   enum class Kind : uint8_t { kStored, kRemoved, kCleared };
+  enum class Medium : uint8_t { kRam, kDisk, kPeer };
   Kind kind = Kind::kCleared;
+  Medium medium = Medium::kRam;         // stored, removed
   BlockHash hash;                       // stored, removed
   std::optional<BlockHash> parent;      // stored
   std::vector<TokenId> tokens;          // stored
   std::optional<BlockHash> name_space;  // stored
 };
 
-// Stored blocks of one chain, and removed blocks, that follow each other become one event each.
+// Stored blocks of one chain, and removed blocks, of one medium that follow each other become one
+// event each.
 // `unix_s`: seconds since 1970.
 std::string EncodeBatch(double unix_s, std::span<const Event> events);
 

@@ -46,6 +46,24 @@ TEST(Msgpack, NumbersAndTextsOfEveryLengthComeBack) {
   }
 }
 
+TEST(EventBatch, SaysInWhichTierABlockIs) {
+  std::vector<Event> events = {Stored(7, std::nullopt, {1, 2}), Stored(8, 7, {3, 4}), Removed(8),
+                               Removed(7)};
+  events[0].medium = events[1].medium = events[2].medium = Event::Medium::kDisk;
+  events[1].name_space = events[0].name_space = BlockHash{1, 2};
+  events[3].medium = Event::Medium::kPeer;
+  const Json expected = Json::parse(R"([
+    {"type": "BlockStored", "block_hashes": [7, 8], "parent_block_hash": null,
+     "token_ids": [1, 2, 3, 4], "block_size": 2, "lora_id": null, "medium": "STORAGE",
+     "locality": "LOCAL", "lora_name": null,
+     "extra_keys": [["0000000000000001"], ["0000000000000001"]]},
+    {"type": "BlockRemoved", "block_hashes": [8], "medium": "STORAGE", "locality": "LOCAL"},
+    {"type": "BlockRemoved", "block_hashes": [7], "medium": "STORAGE", "locality": "REMOTE"}])");
+  EXPECT_EQ(Decode(events)[1], expected);
+  events[1].medium = Event::Medium::kRam;
+  EXPECT_EQ(Decode(events)[1].size(), 4u) << "no event speaks of two media";
+}
+
 TEST(EventBatch, HasTheFieldsOfVllm) {
   const std::vector<Event> events = {Stored(7, std::nullopt, {1, 2}), Removed(7), {}};
   const Json batch = Decode(events);

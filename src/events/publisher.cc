@@ -29,6 +29,19 @@ uint64_t FromBigEndian(std::string_view bytes) {
   return value;
 }
 
+Event StoredEvent(const StoredBlock& block, Event::Medium medium) {
+  return {.kind = Event::Kind::kStored,
+          .medium = medium,
+          .hash = block.hash,
+          .parent = block.parent,
+          .tokens = {block.tokens.begin(), block.tokens.end()},
+          .name_space = block.name_space};
+}
+
+Event::Medium MediumOf(std::string_view tier) {
+  return tier == "cold" ? Event::Medium::kDisk : Event::Medium::kPeer;
+}
+
 }  // namespace
 
 Publisher::Publisher(PublisherOptions options)
@@ -69,16 +82,18 @@ Publisher::~Publisher() {
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
-void Publisher::Stored(const StoredBlock& block) {
-  Put({.kind = Event::Kind::kStored,
-       .hash = block.hash,
-       .parent = block.parent,
-       .tokens = {block.tokens.begin(), block.tokens.end()},
-       .name_space = block.name_space});
-}
+void Publisher::Stored(const StoredBlock& block) { Put(StoredEvent(block, Event::Medium::kRam)); }
 
 void Publisher::Removed(const BlockHash& hash) {
   Put({.kind = Event::Kind::kRemoved, .hash = hash});
+}
+
+void Publisher::StoredInTier(const StoredBlock& block, std::string_view tier) {
+  Put(StoredEvent(block, MediumOf(tier)));
+}
+
+void Publisher::RemovedFromTier(const BlockHash& hash, std::string_view tier) {
+  Put({.kind = Event::Kind::kRemoved, .medium = MediumOf(tier), .hash = hash});
 }
 
 void Publisher::Cleared() { Put({.kind = Event::Kind::kCleared}); }

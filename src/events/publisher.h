@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "events/event_queue.h"
@@ -55,6 +56,8 @@ class Publisher final : public BlockObserver {
   void Stored(const StoredBlock& block) override;
   void Removed(const BlockHash& hash) override;
   void Cleared() override;
+  void StoredInTier(const StoredBlock& block, std::string_view tier) override;
+  void RemovedFromTier(const BlockHash& hash, std::string_view tier) override;
 
   // Where it listens, with the ports that the system chose for port 0.
   const std::string& endpoint() const { return endpoint_; }

@@ -220,18 +220,28 @@ Result<uint32_t> Conductor::Pin(const LookupRequest& request, std::chrono::milli
 void Conductor::Clear() {
   const base::WriterLock lock(state_->mutex);
   state_->store->Clear();
+  if (state_->tiers) state_->tiers->TellObserverAgain();
 }
 
 // Texts are kept per namespace, by the same typed and length-prefixed fields as blocks; with
 // sharing off as well, so that what a chat's history is made of does not depend on it.
 void Conductor::Remember(const Namespace& ns, std::string_view text,
                          std::span<const TokenId> tokens) {
-  state_->texts.Remember(state_->keys.MakeRoot(ns).extras, text, tokens);
+  const std::string extras = state_->keys.MakeRoot(ns).extras;
+  state_->texts.Remember(extras, text, tokens);
+  if (state_->tiers && state_->tiers->MayLeaveRam(ns)) {
+    state_->tiers->KeepText(extras, text, tokens);
+  }
 }
 
 std::optional<std::vector<TokenId>> Conductor::Recall(const Namespace& ns,
                                                       std::string_view text) const {
-  auto tokens = state_->texts.Recall(state_->keys.MakeRoot(ns).extras, text);
+  const std::string extras = state_->keys.MakeRoot(ns).extras;
+  auto tokens = state_->texts.Recall(extras, text);
+  if (!tokens && state_->tiers && state_->tiers->MayLeaveRam(ns)) {
+    tokens = state_->tiers->texts().Get(extras, text);  // generated before a restart, or elsewhere
+    if (tokens) state_->texts.Remember(extras, text, *tokens);
+  }
   if (tokens) state_->counters->output_splices.Add();
   return tokens;
 }
@@ -259,7 +269,12 @@ void Conductor::OnLoadProgress(std::function<void()> wake) {
   if (state_->tiers) state_->tiers->wake_up()->Set(std::move(wake));
 }
 
-bool Conductor::RunIdle() { return WriteBacklog(kIdleBlocks); }
+bool Conductor::RunIdle() {
+  if (state_->tiers == nullptr) return false;
+  const bool more = WriteBacklog(kIdleBlocks);
+  const base::WriterLock lock(state_->mutex);
+  return state_->tiers->TellObserver(*state_->store) || more;
+}
 
 // The copies are made under the lock, which nobody wants now: unlike at a commit, no sequence holds
 // these blocks.

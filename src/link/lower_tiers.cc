@@ -63,10 +63,15 @@ LowerTiers::LowerTiers(const CacheOptions& options, std::unique_ptr<tier::TierSt
       counters_(counters),
       gate_(options.tiers.write_share,
             std::chrono::duration<double, std::micro>(options.tiers.write_head_start).count()),
+      texts_(*store_),
+      plain_root_(match::KeyMaker(options.model_fingerprint, options.hash_bits).MakeRoot({}).key),
       us_per_row_(options.similar_model.prefill_us_per_row) {
   for (uint32_t t = 0; t < store_->num_tiers(); ++t) {
     names_.emplace_back(store_->tier(t).name());
     is_local_.push_back(store_->tier(t).ContainsNow({}).has_value());
+  }
+  if (options.observer != nullptr) {
+    notices_ = std::make_unique<TierNotices>(*options.observer, *store_, names_, clock_);
   }
 }
 
@@ -85,9 +90,11 @@ void LowerTiers::NoteFull(BlockId id, const match::Root& root, BlockId parent,
   }
   record.identity = tier::NextDigest(
       parent == kNoBlock ? tier::RootDigest(root.extras) : records_[parent].identity, tokens);
+  record.root = root.key;
   const tier::BlockKey address = tier::AddressOf(record.identity);
   if (IsEverywhere(address) && !IsDamaged(address)) {
     record.state = State::kWritten;
+    if (notices_) unwatched_.push_back(id);
     return;
   }
   record.state = State::kUnwritten;
@@ -121,6 +128,7 @@ void LowerTiers::AppendWrites(const BlockStore& blocks, BlockId id, bool spends,
     if (spends) gate_.Spend(shape_.page_bytes(), store_->num_tiers());
   }
   std::reverse(writes->begin() + static_cast<std::ptrdiff_t>(first), writes->end());
+  for (size_t i = first; notices_ && i < writes->size(); ++i) Watch(blocks, (*writes)[i].id);
 }
 
 std::vector<PendingWrite> LowerTiers::TakeFresh(const BlockStore& blocks) {
@@ -134,11 +142,15 @@ std::vector<PendingWrite> LowerTiers::TakeFresh(const BlockStore& blocks) {
     }
   }
   fresh_.clear();
+  TellObserver(blocks);
   return writes;
 }
 
 void LowerTiers::FreshAreWritten() {
-  for (const BlockId id : fresh_) records_[id].state = State::kWritten;
+  for (const BlockId id : fresh_) {
+    records_[id].state = State::kWritten;
+    if (notices_) unwatched_.push_back(id);
+  }
   fresh_.clear();
 }
 
@@ -215,6 +227,38 @@ void LowerTiers::BeforeEviction(const BlockStore& blocks, BlockId id) {
 
 void LowerTiers::Forget(BlockId id) {
   if (id < records_.size()) records_[id] = Record{};
+}
+
+// --- Telling. ---
+
+bool LowerTiers::TellObserver(const BlockStore& blocks) {
+  if (notices_ == nullptr) return false;
+  for (const BlockId id : std::exchange(unwatched_, {})) {
+    // Else it was evicted meanwhile.
+    if (records_[id].state == State::kWritten) Watch(blocks, id);
+  }
+  notices_->Look();
+  return notices_->has_news();
+}
+
+void LowerTiers::TellObserverAgain() {
+  if (notices_) notices_->TellAgain();
+}
+
+// Requires: full, and so in the index.
+void LowerTiers::Watch(const BlockStore& blocks, BlockId id) {
+  const auto hash_of = [](const tier::BlockKey& key) { return BlockHash{key.lo, key.hi}; };
+  const match::PrefixIndex& index = blocks.index();
+  StoredBlock stored{.hash = hash_of(index.KeyOf(id)), .tokens = index.TokensOf(id)};
+  const BlockId parent = index.ParentOf(id);
+  if (parent != kNoBlock) stored.parent = hash_of(index.KeyOf(parent));
+  if (records_[id].root != plain_root_) stored.name_space = hash_of(records_[id].root);
+  notices_->Watch(tier::AddressOf(records_[id].identity), stored);
+}
+
+void LowerTiers::KeepText(std::string_view extras, std::string_view text,
+                          std::span<const TokenId> tokens) {
+  texts_.Put(extras, text, tokens, ComputeUs(1) / static_cast<double>(shape_.page_bytes()));
 }
 
 // --- Loading. ---
@@ -389,7 +433,7 @@ bool LowerTiers::all_cut_off() const {
 
 size_t LowerTiers::tracking_bytes() const {
   return records_.capacity() * sizeof(Record) + backlog_.size() * sizeof(BlockId) +
-         failed_.size() * 64;
+         failed_.size() * 64 + (notices_ ? notices_->tracking_bytes() : 0);
 }
 
 }  // namespace kvlink::link

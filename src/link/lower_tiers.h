@@ -17,7 +17,7 @@
 //   3. The backlog is at most twice as long as there are blocks.
 // Threads: const members may run at the same time, the rest needs the cache alone (its lock),
 // except Write, Observe* and the store, which may be used from any thread. Cost: a SHA-256 (about 1
-// us) per full block, and per block that a lookup finds in a tier; 40 bytes a block.
+// us) per full block, and per block that a lookup finds in a tier; 56 bytes a block.
 #pragma once
 
 #include <atomic>
@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -35,6 +36,8 @@
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
 #include "link/counters.h"
+#include "link/kept_texts.h"
+#include "link/tier_notices.h"
 #include "link/write_gate.h"
 #include "match/block_key.h"
 #include "match/prefix_index.h"
@@ -108,6 +111,13 @@ class LowerTiers {
   void Forget(BlockId id);
   bool has_backlog() const { return !backlog_.empty(); }
 
+  // --- Telling. ---
+
+  // Tells the observer, if there is one, what tiers have gained and lost. True: there will be more.
+  bool TellObserver(const BlockStore& blocks);
+  // The observer was told that nothing is left.
+  void TellObserverAgain();
+
   // --- Loading. ---
 
   Loadable Find(const LookupRequest& request, const match::Root& root,
@@ -130,6 +140,9 @@ class LowerTiers {
   void ObserveCompute(uint32_t num_rows, double wall_us, int num_threads);
   const std::shared_ptr<WakeUp>& wake_up() const { return wake_up_; }
   tier::TierStore& store() const { return *store_; }
+  // The ids of a text that was generated here. Any thread.
+  void KeepText(std::string_view extras, std::string_view text, std::span<const TokenId> tokens);
+  const KeptTexts& texts() const { return texts_; }
   const char* NameOf(uint32_t tier) const { return names_[tier].c_str(); }
   const std::string& name(uint32_t tier) const { return names_[tier]; }
   std::vector<TierFigures> Figures() const;
@@ -143,6 +156,7 @@ class LowerTiers {
   enum class State : uint8_t { kNone, kStays, kUnwritten, kWritten };
   struct Record {
     tier::Identity identity{};
+    tier::BlockKey root;  // of its namespace
     State state = State::kNone;
     bool waits = false;  // in backlog_
   };
@@ -157,6 +171,7 @@ class LowerTiers {
                     std::vector<PendingWrite>* writes);
   void Defer(BlockId id);
   void DropStale();
+  void Watch(const BlockStore& blocks, BlockId id);
 
   const KvShape shape_;
   const std::function<bool(const Namespace&)> may_leave_ram_;
@@ -169,6 +184,7 @@ class LowerTiers {
 
   std::vector<Record> records_;  // by BlockId
   std::vector<BlockId> fresh_;
+  std::vector<BlockId> unwatched_;  // blocks that a tier has, for Watch
   std::deque<BlockId> backlog_;
   struct Failure {
     base::TimePoint until;
@@ -176,6 +192,9 @@ class LowerTiers {
   };
   std::unordered_map<tier::BlockKey, Failure> failed_;
   WriteGate gate_;
+  KeptTexts texts_;
+  std::unique_ptr<TierNotices> notices_;  // null: nobody wants to know
+  tier::BlockKey plain_root_;             // of the namespace without tenant and salt
   std::atomic<double> us_per_row_;
   std::atomic<double> cpu_us_earned_{0};  // computing that the gate has not been told of
   std::atomic<int> num_threads_{1};
