@@ -1,0 +1,260 @@
+// Operations on a cache against a naive reference, which remembers every prefix that was ever
+// committed and finds the longest common one by comparing with all of them.
+//
+// Who asks for an operation chooses: a random generator, or the bytes of a fuzzer. A broken law is
+// a fatal failure of gtest's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "link/cache_harness.h"
+
+namespace kvlink::link {
+
+struct OperationsSetting {
+  const char* name;
+  uint32_t tokens_per_block = 8;
+  uint64_t pages = 24;  // few: constant eviction; many: nothing is ever evicted
+  int hash_bits = 128;
+  double cow_copy_threshold = 0.15;
+  Sharing sharing = Sharing::kExact;
+  int steps = 3000;          // of a test
+  uint64_t quota_pages = 0;  // that tenant "b" may hold; 0: as many as there are
+};
+
+struct LiveBranch {
+  Branch branch;
+  bool store = true;
+  uint32_t max_length = 0;  // it generates up to here
+};
+
+class OperationsHarness {
+ public:
+  using Choose = std::function<uint64_t(uint64_t bound)>;  // in [0, bound)
+
+  OperationsHarness(const OperationsSetting& setting, KvType kv_type, Choose choose)
+      : setting_(setting),
+        harness_(setting.tokens_per_block, setting.pages, kv_type),
+        random_{std::move(choose)} {
+    harness_.options.hash_bits = setting_.hash_bits;
+    harness_.options.cow_copy_threshold = setting_.cow_copy_threshold;
+    harness_.options.sharing = setting_.sharing;
+    harness_.Create();
+    harness_.cache->SetQuota("b", setting_.quota_pages * harness_.options.shape.page_bytes());
+  }
+
+  uint64_t quota_evictions() const { return quota_evictions_; }
+  CacheHarness& harness() { return harness_; }
+  std::vector<LiveBranch>& live() { return live_; }
+
+  // One operation, whichever is chosen.
+  void Step() {
+    const uint64_t dice = random_.Below(100);
+    const size_t index = live_.empty() ? 0 : random_.Below(live_.size());
+    if (live_.empty() || (dice < 16 && live_.size() < 10)) {
+      Begin();
+    } else if (dice < 70) {
+      Compute(live_[index]);
+    } else if (dice < 80 && live_.size() < 10) {
+      Fork(index);
+    } else if (dice < 94) {
+      Release(index);
+    } else if (dice < 96) {
+      Pin();
+    } else if (dice < 99) {
+      harness_.clock.Advance(std::chrono::seconds(3));
+    } else if (setting_.pages < 1000 && random_.OneIn(5)) {
+      harness_.cache->Clear();
+    }
+  }
+  void Begin() {
+    const Namespace ns = RandomNamespace();
+    const Tokens prompt = RandomPrompt(ns);
+    LookupRequest request =
+        harness_.RequestOf(prompt, ns, static_cast<uint32_t>(random_.Below(12)));
+    request.store = !random_.OneIn(6);
+    request.reuse = !random_.OneIn(10);
+    request.min_compute = random_.OneIn(8) ? static_cast<uint32_t>(prompt.size()) : 1;
+    const CacheStats before = harness_.cache->Stats();
+    const Plan plan = harness_.cache->Lookup(request);
+    const uint32_t found = plan.exact_tokens + plan.partial_tokens;
+    const bool may_find = request.reuse && setting_.sharing == Sharing::kExact;
+    const uint32_t longest = may_find ? LongestCommitted(prompt, ns) : 0;
+    ASSERT_LE(found, longest) << "rows that nobody committed";
+    if (before.evicted_blocks == 0) {
+      ASSERT_EQ(found, longest) << "resident rows were missed";
+    }
+    ASSERT_EQ(plan.compute_from, std::min<size_t>(found, prompt.size() - request.min_compute));
+    ASSERT_EQ(plan.diverged_at, found);
+    ASSERT_EQ(harness_.cache->Stats().in_use_bytes, before.in_use_bytes);
+
+    auto sequence = harness_.cache->Begin(request, plan);
+    if (!sequence.ok()) {
+      ASSERT_TRUE(IsFull(sequence.status(), ns)) << sequence.status().ToString();
+      ASSERT_EQ(harness_.cache->Stats().in_use_bytes, before.in_use_bytes);
+      if (live_.empty()) {
+        ASSERT_GT(before.pinned_bytes, 0u) << "a prompt alone must fit";
+      }
+      return;
+    }
+    ASSERT_EQ((*sequence)->num_ready(), found);
+    ASSERT_GE((*sequence)->capacity(), prompt.size() + 1);
+    const auto size = static_cast<uint32_t>(prompt.size());
+    // One in four breaks its word and generates more than it announced.
+    const uint32_t more = random_.OneIn(4) ? 20 : request.max_new_tokens;
+    live_.push_back({Branch(std::move(sequence).value(), ns, prompt, harness_.options.shape),
+                     request.store, size + more});
+    Check(live_.back());
+  }
+  void Compute(LiveBranch& live) {
+    Branch& branch = live.branch;
+    const auto known = static_cast<uint32_t>(branch.tokens().size());
+    if (branch.ready() < known) {
+      branch.Compute(1 + static_cast<uint32_t>(random_.Below(known - branch.ready())));
+    } else if (known < live.max_length) {
+      const Status generated = branch.Generate(static_cast<TokenId>(random_.Below(3)));
+      if (!generated.ok()) {
+        ASSERT_TRUE(IsFull(generated, branch.ns())) << generated.ToString();
+      }
+    }
+    if (live.store && setting_.sharing == Sharing::kExact && branch.ready() > 0) {
+      committed_[Key(branch.ns())].insert(FirstOf(branch.tokens(), branch.ready()));
+    }
+    Check(live);
+  }
+  void Fork(size_t index) {
+    const uint32_t ready = live_[index].branch.ready();
+    const auto at = static_cast<uint32_t>(random_.OneIn(2) ? ready : random_.Below(ready + 1));
+    const auto max_new = static_cast<uint32_t>(random_.Below(12));
+    const uint64_t in_use = harness_.cache->Stats().in_use_bytes;
+    auto forked = live_[index].branch.Fork(at, max_new);
+    if (!forked.ok()) {
+      ASSERT_TRUE(IsFull(forked.status(), live_[index].branch.ns())) << forked.status().ToString();
+      ASSERT_EQ(harness_.cache->Stats().in_use_bytes, in_use);
+      return;
+    }
+    ASSERT_EQ(forked->ready(), at);
+    live_.push_back({std::move(forked).value(), live_[index].store, at + max_new});
+    Check(live_.back());
+  }
+  void Release(size_t index) { live_.erase(live_.begin() + static_cast<ptrdiff_t>(index)); }
+
+  // What live sequences refer to, counted by looking at their tables.
+  void CheckAccounts() {
+    std::set<const void*> pages, cells;
+    for (const LiveBranch& live : live_) {
+      for (const BlockView& block : live.branch->table().blocks) {
+        pages.insert(block.page);
+        if (block.difference) cells.insert(block.difference->cells);
+      }
+    }
+    const KvShape& shape = harness_.options.shape;
+    const auto rows =
+        static_cast<uint32_t>(setting_.cow_copy_threshold * shape.tokens_per_block + 1e-9);
+    const uint64_t in_use =
+        pages.size() * shape.page_bytes() + cells.size() * DifferenceView::CellsBytes(shape, rows);
+    peak_ = std::max(peak_, in_use);
+    const CacheStats stats = harness_.cache->Stats();
+    ASSERT_EQ(stats.in_use_bytes, in_use);
+    ASSERT_GE(stats.peak_in_use_bytes, peak_);
+    ASSERT_EQ(stats.free_pages + stats.cached_pages + stats.in_use_pages, stats.total_pages);
+    ASSERT_LE(stats.total_pages * stats.page_bytes, stats.budget_bytes);
+    CheckTenants(stats);
+  }
+  void CheckAll() {
+    for (const LiveBranch& live : live_) ASSERT_NO_FATAL_FAILURE(Check(live));
+  }
+
+ private:
+  // Choices, in the words of base::Random.
+  struct Choices {
+    Choose choose;
+    uint64_t Below(uint64_t bound) const { return choose(bound); }
+    bool OneIn(uint64_t n) const { return choose(n) == 0; }
+  };
+
+  Namespace RandomNamespace() {
+    return {.tenant = random_.OneIn(4) ? "b" : "a", .salt = random_.OneIn(6) ? "s" : ""};
+  }
+  // Three different tokens, and mostly something that was there before: prefixes collide all the
+  // time.
+  Tokens RandomPrompt(const Namespace& ns) {
+    Tokens prompt;
+    const auto& known = committed_[Key(ns)];
+    if (!known.empty() && !random_.OneIn(5)) {
+      prompt = *std::next(known.begin(), static_cast<ptrdiff_t>(random_.Below(known.size())));
+      if (!random_.OneIn(3)) prompt.resize(1 + random_.Below(prompt.size()));
+    }
+    const uint64_t more = random_.Below(3 * setting_.tokens_per_block);
+    for (uint64_t i = 0; i < more || prompt.empty(); ++i) {
+      prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+    }
+    const uint64_t most = setting_.tokens_per_block * std::min<uint64_t>(setting_.pages / 2, 8);
+    if (prompt.size() > most) prompt.resize(most);
+    return prompt;
+  }
+  static std::string Key(const Namespace& ns) { return ns.tenant + "/" + ns.salt; }
+
+  uint32_t LongestCommitted(const Tokens& tokens, const Namespace& ns) {
+    size_t longest = 0;
+    for (const Tokens& other : committed_[Key(ns)]) {
+      const auto end =
+          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
+      longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
+    }
+    return static_cast<uint32_t>(longest);
+  }
+
+  void Pin() {
+    const Namespace ns = RandomNamespace();
+    const Tokens prompt = RandomPrompt(ns);
+    const auto pinned = harness_.cache->Pin(harness_.RequestOf(prompt, ns),
+                                            std::chrono::seconds(1 + random_.Below(20)));
+    if (!pinned.ok()) {
+      ASSERT_EQ(pinned.status().code(), StatusCode::kResourceExhausted);
+    }
+    const CacheStats stats = harness_.cache->Stats();
+    ASSERT_LE(stats.pinned_bytes, stats.budget_bytes / 2);
+    if (pinned.ok()) {
+      ASSERT_LE(*pinned, harness_.Lookup(prompt, ns).diverged_at);
+    }
+  }
+
+  // There is no room: in the budget, or in the quota of the tenant that has one.
+  bool IsFull(const Status& status, const Namespace& ns) const {
+    return status.code() == StatusCode::kResourceExhausted ||
+           (status.code() == StatusCode::kQuotaExhausted && setting_.quota_pages > 0 &&
+            ns.tenant == "b");
+  }
+  void CheckTenants(const CacheStats& stats) {
+    uint64_t bytes = 0;
+    for (const TenantUse& use : harness_.cache->Tenants()) {
+      bytes += use.bytes;
+      if (use.quota_bytes == 0) continue;
+      ASSERT_EQ(use.tenant, "b");
+      ASSERT_LE(use.bytes, use.quota_bytes);
+      quota_evictions_ = use.evicted_blocks;
+    }
+    ASSERT_EQ(bytes, stats.in_use_bytes + stats.cached_bytes);
+  }
+
+  static void Check(const LiveBranch& live) { ASSERT_EQ(live.branch.WrongRows(), 0u); }
+
+  const OperationsSetting setting_;
+  CacheHarness harness_;
+  const Choices random_;
+  std::vector<LiveBranch> live_;
+  std::map<std::string, std::set<Tokens>> committed_;
+  uint64_t peak_ = 0, quota_evictions_ = 0;
+};
+
+}  // namespace kvlink::link
