@@ -49,23 +49,23 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_DEPENDS
     "librocksdb-dev, libhiredis-dev, liblz4-dev, libzstd-dev, libssl-dev (>= 3)")
 
-# The first line of each is its synopsis.
+# The first line of each is its synopsis; CPack indents the rest.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION "language model server that shares KV cache between requests
- kvlink serves GGUF models over an OpenAI-compatible HTTP API and keeps one
- copy of every block of keys and values that several requests need: prompts
- with a common beginning are computed once, stored once and read once, and
- the answers are bit for bit those of a server that shares nothing. Blocks
- can move to disk and to Redis and survive a restart.
- .
- The package has a systemd unit, which is not enabled: the server needs a
- model, which is not part of the package.")
+kvlink serves GGUF models over an OpenAI-compatible HTTP API and keeps one
+copy of every block of keys and values that several requests need: prompts
+with a common beginning are computed once, stored once and read once, and
+the answers are bit for bit those of a server that shares nothing. Blocks
+can move to disk and to Redis and survive a restart.
+
+The package has a systemd unit, which is not enabled: the server needs a
+model, which is not part of the package.")
 set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "library that shares the KV cache of language models - development files
- libkvlink finds, keeps, moves and checks blocks of keys and values for any
- inference engine: prefix sharing token by token, copy on write, eviction,
- tiers on disk and in Redis. There is no tensor library inside.
- .
- The package has the static library, its headers and a CMake package.")
+libkvlink finds, keeps, moves and checks blocks of keys and values for any
+inference engine: prefix sharing token by token, copy on write, eviction,
+tiers on disk and in Redis. There is no tensor library inside.
+
+The package has the static library, its headers and a CMake package.")
 
 # Read by packaging/debian/stage.cmake in cpack, which sees CPACK_* only.
 set(CPACK_KVLINK_DEBIAN_DIR ${PROJECT_SOURCE_DIR}/packaging/debian)

@@ -28,6 +28,8 @@ def test_the_wheel_builds_and_works(tmp_path):
     module = next((site / "kvlink").glob("_kvlink*.so"))
     assert "libkvlink" not in run("ldd", module)  # it is inside
     assert (site / "kvlink" / "_kvlink.pyi").is_file() and (site / "kvlink" / "py.typed").is_file()
+    licences = site / f"kvlink-{version}.dist-info" / "licenses"
+    assert {path.name for path in licences.iterdir()} == {"LICENSE", "copyright"}
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
     where = run(sys.executable, "-c", "import kvlink; print(kvlink.__version__, kvlink.__file__)",
                 env=environment, cwd=tmp_path)

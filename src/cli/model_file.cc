@@ -41,7 +41,8 @@ Result<std::string> FindModelFile(const std::string& given, const char* environm
   return Status(StatusCode::kNotFound,
                 std::string("--model was not given, and there is no .deps/models/") +
                     kDefaultModelFile + " in '" + folder +
-                    "' or above it; run scripts/setup.sh, or name a GGUF file");
+                    "' or above it; name a GGUF file (in a source tree, scripts/setup.sh fetches "
+                    "the default one)");
 }
 
 std::vector<std::string> KvTypeNames() {

@@ -28,7 +28,7 @@ def shape(text):
     """Words of each line; figures and their units, which differ from machine to machine, are one sign each."""
     lines = []
     for line in text.strip().splitlines():
-        line = re.sub(r"\d[\d,.]*(e-?\d+)?", "#", line)
+        line = re.sub(r"[-+]?\d[\d,.]*(e-?\d+)?|(?<!\S)-(?!\S)", "#", line)  # a ratio may be "-": of nothing
         line = re.sub(r"# ?([KMG]i)?B\b|# ?(s|ms|us|x)\b", "# unit", line)
         lines.append(re.sub(r"\s+", " ", line).strip())
     return lines
