@@ -88,6 +88,20 @@ Status LlamaTokenizer::LoadVocabulary(const GgufFile& file) {
   if (model_ == nullptr)
     return Status(StatusCode::kDataLoss, file.path() + ": vocabulary: " + errors.text());
   vocabulary_ = llama_model_get_vocab(model_.get());
+  return CheckAddedTokens(file.path());
+}
+
+// libllama asserts, with the first text, that a token which it is told to add exists.
+Status LlamaTokenizer::CheckAddedTokens(const std::string& path) const {
+  const auto missing = [&](const char* key, const char* name) {
+    return Status(StatusCode::kDataLoss, path + ": '" + key + "': the vocabulary of " +
+                                             std::to_string(vocab_size()) + " tokens has no " +
+                                             name + " token to add");
+  };
+  if (llama_vocab_get_add_bos(vocabulary_) && bos() < 0)
+    return missing("tokenizer.ggml.add_bos_token", "BOS");
+  if (llama_vocab_get_add_eos(vocabulary_) && eos() < 0)
+    return missing("tokenizer.ggml.add_eos_token", "EOS");
   return Status::Ok();
 }
 

@@ -46,6 +46,7 @@ class LlamaTokenizer : public Tokenizer {
   };
   LlamaTokenizer() = default;
   Status LoadVocabulary(const GgufFile& file);
+  Status CheckAddedTokens(const std::string& path) const;
   Status LoadChatTemplate(const std::string& path);
   std::vector<std::string> GrammarPieces() const;
 

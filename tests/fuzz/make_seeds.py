@@ -235,7 +235,7 @@ SPM = {"tokenizer.ggml.model": "llama",
 
 
 def model(architecture="llama", kind=F32, vocabulary=None, more_keys=None, more=None, without=()):
-    """One layer, embedding 32, two heads of 16 with one for K and V, feed-forward 32, 12 tokens."""
+    """One layer, embedding 32, two heads of 16 with one for K and V, feed-forward 32."""
     prefix = architecture + "."
     keys = {"general.architecture": architecture, "general.name": "seed"}
     keys |= {prefix + name: value for name, value in {
@@ -243,7 +243,8 @@ def model(architecture="llama", kind=F32, vocabulary=None, more_keys=None, more=
         "attention.head_count_kv": 1, "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
         "attention.layer_norm_rms_epsilon": 1e-5, **(more_keys or {})}.items()}
     keys |= BPE if vocabulary is None else vocabulary
-    tensors = {"token_embd.weight": (kind, 32, 12), "output_norm.weight": (F32, 32)}
+    tokens = len(keys["tokenizer.ggml.tokens"])
+    tensors = {"token_embd.weight": (kind, 32, tokens), "output_norm.weight": (F32, 32)}
     layer = {"attn_norm": (F32, 32), "attn_q": (kind, 32, 32), "attn_k": (kind, 32, 16), "attn_v": (kind, 32, 16),
              "attn_output": (kind, 32, 32), "ffn_norm": (F32, 32), "ffn_gate": (kind, 32, 32), "ffn_up": (kind, 32, 32),
              "ffn_down": (kind, 32, 32), **(more or {})}
@@ -276,8 +277,11 @@ file("granite", model("granite", more_keys={"attention.scale": 0.25, "embedding_
 file("unknown_architecture", model("bert"))
 file("no_tokens", gguf({"general.architecture": "llama"}, {}))
 file("twice", model(vocabulary=BPE | {"tokenizer.ggml.tokens": ["a", "a"] + [""] * 10}))
-file("no_bos", model(vocabulary={k: v for k, v in BPE.items() if "_token_id" not in k} | {
-    "tokenizer.ggml.tokens": BPE["tokenizer.ggml.tokens"][:8], "tokenizer.ggml.token_type": [1] * 8, "tokenizer.ggml.add_eos_token": True}))
+EIGHT = {k: v for k, v in BPE.items() if not k.startswith("tokenizer.ggml.add_") and "_token_id" not in k} | {
+    "tokenizer.ggml.tokens": BPE["tokenizer.ggml.tokens"][:8], "tokenizer.ggml.token_type": [1] * 8}
+file("eight_tokens", model(vocabulary=EIGHT))
+file("no_bos", model(vocabulary=EIGHT | {"tokenizer.ggml.add_bos_token": True}))
+file("no_eos", model(vocabulary=EIGHT | {"tokenizer.ggml.add_eos_token": True}))
 file("split", gguf({"split.count": 2, "general.architecture": "llama"}, {}))
 file("alignment", gguf({"general.alignment": 1 << 31, "general.architecture": "llama"}, {"a": (F32, 1)}))
 file("huge_dims", gguf({"general.architecture": "llama"}, {"a": (F32, 1 << 40, 1 << 20)}))
