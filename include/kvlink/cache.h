@@ -10,7 +10,8 @@
 //   2. Rows are visible to lookups only after Commit.
 //   3. A lookup changes no structure.
 //   4. free + cached + in use == total pages whenever idle; the byte budget is never exceeded.
-// Threads: Lookup, Remember, Recall*, Stats, Tiers, Pin and Clear may be called from any thread.
+// Threads: Lookup, Remember, Recall*, Stats, Tiers, Tenants, SetQuota, Pin, Unpin, Clear, ListBlocks
+// and ShowBlock may be called from any thread.
 // Sequences and loads belong to the thread that began them; all of one cache must be used from one
 // thread (the engine's).
 #pragma once
@@ -26,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvlink/block_list.h"
 #include "kvlink/kv_shape.h"
 #include "kvlink/options.h"
 #include "kvlink/similar.h"
@@ -190,6 +192,10 @@ struct CacheStats {
   uint64_t page_bytes = 0;
   uint64_t in_use_bytes = 0, peak_in_use_bytes = 0, cached_bytes = 0, budget_bytes = 0,
            pinned_bytes = 0;
+  // What sequences would hold if each had a copy of all rows it reads, and of the bytes in use those
+  // that two or more hold together. Sharing saves without_sharing_bytes - in_use_bytes (less than 0
+  // when what is borrowed from takes more than the borrower).
+  uint64_t without_sharing_bytes = 0, shared_bytes = 0;
   uint64_t tracking_bytes = 0;  // all structures that track blocks (index, graph, tokens)
   // Counters, never decreasing. Tokens and misses count when a sequence begins, so that a request
   // that is looked up many times counts once: queried = its prompt, exact + partial = the prompt
@@ -219,6 +225,14 @@ struct CacheStats {
   uint64_t note_pages = 0;   // that hold what was recorded: cached pages, and evicted as others
   uint64_t similar_match_ns = 0;  // of match_ns
   uint64_t match_ns = 0;          // wall time spent in Lookup, and in Begin checking the plan again
+};
+
+// What the blocks of one Namespace::tenant hold, in use and cached.
+struct TenantUse {
+  std::string tenant;
+  uint64_t bytes = 0;
+  uint64_t quota_bytes = 0;     // 0: none
+  uint64_t evicted_blocks = 0;  // to keep to the quota; since the tenant last had none
 };
 
 class Cache {
@@ -268,8 +282,34 @@ class Cache {
   // Pins the resident blocks of this prompt for `ttl`, within the pin budget. Returns the tokens
   // pinned.
   virtual Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) = 0;
+  // Ends pins of the resident blocks of this prompt, from its end on up to the first that another
+  // pin needs. Returns the tokens that are pinned no longer. kNotFound: nothing of it is resident.
+  virtual Result<uint32_t> Unpin(const LookupRequest& request);
   // Drops every block that no sequence uses.
   virtual void Clear() = 0;
+
+  // --- Looking in (kvlink/block_list.h). ---
+
+  // Holds the others up for about 0.1 us a block.
+  virtual BlockList ListBlocks(const BlockFilter& filter) const;
+  // Up to `last` blocks of the chain that end in block `id`. kNotFound: it is gone, or not for this
+  // filter.
+  virtual Result<ShownBlocks> ShowBlock(uint64_t id, uint32_t last,
+                                        const BlockFilter& filter) const;
+
+  // --- Limits beside the budget. ---
+
+  // The bytes that the blocks of a Namespace::tenant may hold, in use and cached; 0: no limit of
+  // its own. A tenant that would need more evicts its own blocks, never another's; when all of them
+  // are in use or pinned, Begin, Reserve, Fork and StartLoad answer kQuotaExhausted. What a lower
+  // quota leaves over is evicted at once, or when its users are done. Any thread.
+  virtual void SetQuota(const std::string& tenant, uint64_t bytes);
+  virtual std::vector<TenantUse> Tenants() const;  // that have blocks or a quota, by name
+  // Does without so many bytes of the budget, when the machine is short of memory: cached blocks
+  // give way, and the memory goes back to the system. What sequences need they get all the same.
+  // Stands until it is called again. Returns the bytes that are done without now. From the thread
+  // of the sequences.
+  virtual uint64_t Withhold(uint64_t bytes);
 
   // Own output: `text` was made of these tokens. A later prompt that contains the same text gets
   // the same tokens.
@@ -297,6 +337,20 @@ inline void Cache::OnLoadProgress(std::function<void()>) {}
 inline bool Cache::RunIdle() { return false; }
 inline bool Cache::Drain(std::chrono::milliseconds) { return true; }
 inline std::vector<TierFigures> Cache::Tiers() const { return {}; }
+
+// A cache that cannot be looked into.
+inline Result<uint32_t> Cache::Unpin(const LookupRequest&) {
+  return Status(StatusCode::kUnimplemented, "this cache has no pins");
+}
+inline BlockList Cache::ListBlocks(const BlockFilter&) const { return {}; }
+inline Result<ShownBlocks> Cache::ShowBlock(uint64_t id, uint32_t, const BlockFilter&) const {
+  return Status(StatusCode::kNotFound, "there is no block " + std::to_string(id));
+}
+
+// A cache without other limits than its budget.
+inline void Cache::SetQuota(const std::string&, uint64_t) {}
+inline std::vector<TenantUse> Cache::Tenants() const { return {}; }
+inline uint64_t Cache::Withhold(uint64_t) { return 0; }
 
 inline const char* MissReasonName(MissReason reason) {
   switch (reason) {

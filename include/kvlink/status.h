@@ -24,6 +24,7 @@ enum class StatusCode {
   kCancelled,
   kDataLoss,  // bytes are corrupt
   kInternal,
+  kQuotaExhausted,  // a tenant's own budget is full; others are not concerned
 };
 
 const char* StatusCodeName(StatusCode code);
@@ -90,6 +91,8 @@ inline const char* StatusCodeName(StatusCode code) {
       return "data loss";
     case StatusCode::kInternal:
       return "internal";
+    case StatusCode::kQuotaExhausted:
+      return "quota exhausted";
   }
   return "unknown";
 }

@@ -84,6 +84,8 @@ py::dict StatsOf(const CachePointer& self) {
       {"cached_bytes", stats.cached_bytes},
       {"budget_bytes", stats.budget_bytes},
       {"pinned_bytes", stats.pinned_bytes},
+      {"without_sharing_bytes", stats.without_sharing_bytes},
+      {"shared_bytes", stats.shared_bytes},
       {"tracking_bytes", stats.tracking_bytes},
       {"lookups", stats.lookups},
       {"queried_tokens", stats.queried_tokens},

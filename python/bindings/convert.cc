@@ -12,6 +12,7 @@ const char* ExceptionOf(StatusCode code) {
     case StatusCode::kNotFound:
       return "NotFoundError";
     case StatusCode::kResourceExhausted:
+    case StatusCode::kQuotaExhausted:
       return "ResourceExhaustedError";
     case StatusCode::kFailedPrecondition:
       return "FailedPreconditionError";

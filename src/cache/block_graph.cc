@@ -24,23 +24,40 @@ BlockGraph::BlockGraph(uint32_t tokens_per_block, uint64_t total_pages)
 template <typename Change>
 void BlockGraph::Update(BlockId id, Change change) {
   Block& block = blocks_[id];
-  const auto key = [&] {
-    return order_.KeyOf(id, block.rows, block.depth, block.times_used, block.last_use);
-  };
   if (block.present) {
-    if (IsCandidate(block)) order_.Remove(key());
+    if (IsCandidate(block)) {
+      ForOrders(id, [](EvictionOrder& order, const EvictionKey& key) { order.Remove(key); });
+    }
     Count(block, ~uint64_t{0});  // -1, modulo 2^64
   }
   change(block);
   if (block.present) {
     Count(block, 1);
-    if (IsCandidate(block)) order_.Add(key());
+    if (IsCandidate(block)) {
+      ForOrders(id, [](EvictionOrder& order, const EvictionKey& key) { order.Add(key); });
+    }
   }
+}
+
+// The common order, and the owner's where there is one.
+template <typename Visit>
+void BlockGraph::ForOrders(BlockId id, Visit visit) {
+  const Block& block = blocks_[id];
+  const auto visit_one = [&](EvictionOrder& order) {
+    visit(order, order.KeyOf(id, block.rows, block.depth, block.times_used, block.last_use));
+  };
+  visit_one(order_);
+  if (EvictionOrder* own = owned_[block.owner].order.get()) visit_one(*own);
 }
 
 void BlockGraph::Count(const Block& block, uint64_t sign) {
   counts_.blocks += sign;
   const bool used = block.users > 0, pinned = block.pinned_until.has_value();
+  if (block.owner >= owned_.size()) owned_.resize(size_t{block.owner} + 1);
+  OwnerCounts& own = owned_[block.owner].counts;
+  (block.difference ? own.fragments : own.pages) += sign;
+  if (!used && !pinned) (block.difference ? own.evictable_fragments : own.evictable_pages) += sign;
+  if (!used && !block.difference && block.times_used > 1) own.reused_cached_pages += sign;
   if (block.difference) {
     (used ? counts_.in_use_fragments : counts_.cached_fragments) += sign;
     if (pinned) counts_.pinned_fragments += sign;
@@ -50,6 +67,7 @@ void BlockGraph::Count(const Block& block, uint64_t sign) {
   if (pinned) counts_.pinned_pages += sign;
   if (!used && !pinned) counts_.evictable_pages += sign;
   if (!used && block.times_used > 1) counts_.reused_cached_pages += sign;
+  if (block.users > 1) counts_.shared_pages += sign;
 }
 
 bool BlockGraph::IsCandidate(const Block& block) const {
@@ -57,7 +75,7 @@ bool BlockGraph::IsCandidate(const Block& block) const {
          !block.pinned_until;
 }
 
-BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender) {
+BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender, OwnerId owner) {
   BlockId id = static_cast<BlockId>(blocks_.size());
   if (free_ids_.empty()) {
     blocks_.emplace_back();
@@ -68,9 +86,11 @@ BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender) {
   Block& block = blocks_[id];
   block.parent = parent;
   block.appender = appender;
+  block.owner = owner;
   block.users = 1;
   block.times_used = 1;
-  block.last_use = ++tick_;
+  block.last_use = block.serial = ++tick_;
+  block.made = block.used = now_;
   if (parent != kNoBlock) {
     block.depth = blocks_[parent].depth + 1;
     Update(parent, [](Block& p) { ++p.children; });
@@ -78,8 +98,8 @@ BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender) {
   return id;
 }
 
-BlockId BlockGraph::Add(pool::PageRef page, BlockId parent, uint64_t appender) {
-  const BlockId id = NewBlock(parent, appender);
+BlockId BlockGraph::Add(pool::PageRef page, BlockId parent, uint64_t appender, OwnerId owner) {
+  const BlockId id = NewBlock(parent, appender, owner);
   Update(id, [&](Block& block) {
     block.page = std::move(page);
     block.present = true;
@@ -92,7 +112,7 @@ BlockId BlockGraph::AddDifference(pool::FragmentRef cells, BlockId base, BlockId
   KVLINK_CHECK(!blocks_[base].difference) << "block " << base << " is itself a difference";
   KVLINK_CHECK(first_row <= blocks_[base].rows)
       << "row " << first_row << " of base " << base << " with " << blocks_[base].rows << " rows";
-  const BlockId id = NewBlock(parent, appender);
+  const BlockId id = NewBlock(parent, appender, blocks_[base].owner);
   Update(base, [](Block& b) {
     ++b.differences;
     ++b.users;
@@ -117,6 +137,7 @@ void BlockGraph::Release(BlockId id) {
   const auto drop_user = [this](Block& block) {
     --block.users;
     block.last_use = ++tick_;
+    block.used = now_;
   };
   const BlockId base = blocks_[id].base;
   Update(id, drop_user);
@@ -128,6 +149,7 @@ void BlockGraph::CountUse(BlockId id) {
   const auto use = [this](Block& block) {
     ++block.times_used;
     block.last_use = ++tick_;
+    block.used = now_;
   };
   Update(id, use);
   if (blocks_[id].base != kNoBlock) Update(blocks_[id].base, use);
@@ -156,6 +178,10 @@ void BlockGraph::Reparent(BlockId id, BlockId parent) {
       << "block " << id << " cannot move from " << old << " to " << parent;
   Update(parent, [](Block& p) { ++p.children; });
   Update(old, [](Block& p) { --p.children; });
+  if (blocks_[id].pinned_until) {
+    ++blocks_[parent].pinned_above;
+    --blocks_[old].pinned_above;
+  }
   blocks_[id].parent = parent;
   FreeIfUnneeded(old);
 }
@@ -171,7 +197,7 @@ void BlockGraph::FreeIfUnneeded(BlockId first) {
         block.differences > 0) {
       continue;
     }
-    if (block.pinned_until) pins_.erase({*block.pinned_until, id});
+    if (block.pinned_until) SetPin(id, std::nullopt);
     const BlockId parent = block.parent, base = block.base;
     Update(id, [](Block& b) { b.present = false; });
     block = Block();
@@ -191,6 +217,29 @@ std::optional<BlockId> BlockGraph::Victim() const {
   return order_.First(counts_.reused_cached_pages);
 }
 
+void BlockGraph::Limit(OwnerId owner, uint64_t pages) {
+  if (owner >= owned_.size()) owned_.resize(size_t{owner} + 1);
+  auto& order = owned_[owner].order;
+  order.reset();
+  if (pages == 0) return;
+  order = std::make_unique<EvictionOrder>(tokens_per_block_, pages);
+  for (BlockId id = 0; id < blocks_.size(); ++id) {
+    const Block& block = blocks_[id];
+    if (!block.present || block.owner != owner || !IsCandidate(block)) continue;
+    order->Add(order->KeyOf(id, block.rows, block.depth, block.times_used, block.last_use));
+  }
+}
+
+std::optional<BlockId> BlockGraph::VictimOf(OwnerId owner) const {
+  KVLINK_CHECK(owner < owned_.size() && owned_[owner].order)
+      << "owner " << owner << " has no limit";
+  return owned_[owner].order->First(owned_[owner].counts.reused_cached_pages);
+}
+
+OwnerCounts BlockGraph::CountsOf(OwnerId owner) const {
+  return owner < owned_.size() ? owned_[owner].counts : OwnerCounts();
+}
+
 // Visits the block, its base (which has the same parent) and all blocks before it, until `visit`
 // says that this one is held long enough: then all that it needs are, too.
 template <typename Visit>
@@ -201,15 +250,37 @@ void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
   }
 }
 
+// The one place that keeps `pins_` and `pinned_above` true.
+void BlockGraph::SetPin(BlockId id, std::optional<base::TimePoint> until) {
+  const std::optional<base::TimePoint> old = blocks_[id].pinned_until;
+  if (old) pins_.erase({*old, id});
+  if (until) pins_.insert({*until, id});
+  Update(id, [until](Block& block) {
+    block.pinned_until = until;
+    block.pinned_itself = block.pinned_itself && until.has_value();
+  });
+  if (old.has_value() == until.has_value()) return;
+  for (const BlockId needed : {blocks_[id].parent, blocks_[id].base}) {
+    if (needed != kNoBlock) blocks_[needed].pinned_above += until ? uint32_t{1} : ~uint32_t{0};
+  }
+}
+
 void BlockGraph::Pin(BlockId first, base::TimePoint until) {
   ForPinClosure(first, [&](BlockId id) {
     const auto old = blocks_[id].pinned_until;
     if (old && *old >= until) return false;
-    if (old) pins_.erase({*old, id});
-    pins_.insert({until, id});
-    Update(id, [until](Block& block) { block.pinned_until = until; });
+    SetPin(id, until);
     return true;
   });
+  blocks_[first].pinned_itself = true;
+}
+
+bool BlockGraph::Unpin(BlockId id) {
+  if (!blocks_[id].pinned_until || blocks_[id].pinned_above > 0) return false;
+  const BlockId base = blocks_[id].base;
+  SetPin(id, std::nullopt);
+  if (base != kNoBlock && !blocks_[base].pinned_itself) Unpin(base);
+  return true;
 }
 
 std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId first) const {
@@ -224,9 +295,7 @@ std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId first) const {
 
 void BlockGraph::ExpirePins(base::TimePoint now) {
   while (!pins_.empty() && pins_.begin()->first <= now) {
-    const BlockId id = pins_.begin()->second;
-    pins_.erase(pins_.begin());
-    Update(id, [](Block& block) { block.pinned_until.reset(); });
+    SetPin(pins_.begin()->second, std::nullopt);
   }
 }
 
@@ -240,7 +309,11 @@ BlockView BlockGraph::View(BlockId id) const {
 size_t BlockGraph::tracking_bytes() const {
   constexpr size_t kTreeNode = 4 * sizeof(void*);  // colour and links of a std::set node
   const uint64_t differences = counts_.in_use_fragments + counts_.cached_fragments;
-  return blocks_.size() * sizeof(Block) + free_ids_.capacity() * sizeof(BlockId) +
+  size_t own = owned_.capacity() * sizeof(Owned);
+  for (const Owned& owned : owned_) {
+    if (owned.order) own += owned.order->size() * (sizeof(EvictionKey) + kTreeNode);
+  }
+  return own + blocks_.size() * sizeof(Block) + free_ids_.capacity() * sizeof(BlockId) +
          differences * sizeof(Difference) + order_.size() * (sizeof(EvictionKey) + kTreeNode) +
          pins_.size() * (sizeof(*pins_.begin()) + kTreeNode);
 }
@@ -248,15 +321,19 @@ size_t BlockGraph::tracking_bytes() const {
 void BlockGraph::Validate() const {
   BlockGraph again(tokens_per_block_, 0);
   std::vector<uint32_t> children(blocks_.size()), differences(blocks_.size());
+  std::vector<uint32_t> pinned_above(blocks_.size());
   size_t candidates = 0, pins = 0;
+  std::vector<size_t> own_candidates(owned_.size());
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
     if (!block.present) continue;
     again.Count(block, 1);
     candidates += IsCandidate(block);
+    own_candidates[block.owner] += IsCandidate(block);
     pins += block.pinned_until.has_value();
     for (const BlockId needed : {block.parent, block.base}) {
       if (needed == kNoBlock) continue;
+      pinned_above[needed] += block.pinned_until.has_value();
       KVLINK_CHECK(blocks_[needed].present) << "block " << id << " needs freed " << needed;
       KVLINK_CHECK(block.users == 0 || blocks_[needed].users > 0)
           << "block " << id << " is in use, " << needed << " that it needs is not";
@@ -272,8 +349,14 @@ void BlockGraph::Validate() const {
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     KVLINK_CHECK(children[id] == blocks_[id].children) << "children of block " << id;
     KVLINK_CHECK(differences[id] == blocks_[id].differences) << "differences of block " << id;
+    KVLINK_CHECK(pinned_above[id] == blocks_[id].pinned_above) << "pins above block " << id;
   }
   KVLINK_CHECK(again.counts_ == counts_) << "counters drifted";
+  for (OwnerId owner = 0; owner < owned_.size(); ++owner) {
+    KVLINK_CHECK(again.CountsOf(owner) == owned_[owner].counts) << "counters of owner " << owner;
+    KVLINK_CHECK(!owned_[owner].order || owned_[owner].order->size() == own_candidates[owner])
+        << "candidates of owner " << owner;
+  }
   KVLINK_CHECK(candidates == order_.size()) << candidates << " candidates, " << order_.size();
   KVLINK_CHECK(pins == pins_.size()) << pins << " pinned blocks, " << pins_.size();
 }

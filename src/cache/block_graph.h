@@ -38,6 +38,9 @@
 
 namespace kvlink::cache {
 
+using OwnerId = uint32_t;  // whose block it is, for quotas
+inline constexpr OwnerId kNobody = 0;
+
 // Rows [first_row, first_row + capacity) of a block that differ from its base; one map for all
 // layers.
 struct Difference {
@@ -61,11 +64,17 @@ struct Block {
   uint32_t rows = 0;                       // valid rows; those never change
   uint32_t children = 0, differences = 0;  // that point at it
   uint32_t users = 0;                      // sequences, and differences' users
+  OwnerId owner = kNobody;
   uint32_t times_used = 0;  // requests that used it, the one that computed it included
   uint64_t last_use = 0;    // in ticks of the graph
   uint64_t appender = 0;    // the sequence that may write rows from `rows` on; 0: none
-  bool kept = false;        // an index knows it: it stays without users
+  uint64_t serial = 0;      // of this block alone, whoever has the number later
+  base::TimePoint made, used;  // when it was added, and last used or given back
+  uint32_t pinned_above = 0;   // pinned blocks that point at it
+  bool kept = false;           // an index knows it: it stays without users
   bool present = false;
+  bool tainted = false;        // its rows were computed on those of a similar prompt
+  bool pinned_itself = false;  // not only for what needs it
   std::optional<base::TimePoint> pinned_until;
 };
 
@@ -76,7 +85,16 @@ struct GraphCounts {
   uint64_t evictable_pages = 0;                         // without users or pin
   uint64_t pinned_pages = 0, pinned_fragments = 0;
   uint64_t reused_cached_pages = 0;  // without users, used twice or more
+  uint64_t shared_pages = 0;         // with two users or more
   bool operator==(const GraphCounts&) const = default;
+};
+
+// What one owner's blocks hold.
+struct OwnerCounts {
+  uint64_t pages = 0, fragments = 0;
+  uint64_t evictable_pages = 0, evictable_fragments = 0;  // without users or pin
+  uint64_t reused_cached_pages = 0;
+  bool operator==(const OwnerCounts&) const = default;
 };
 
 class BlockGraph {
@@ -85,9 +103,9 @@ class BlockGraph {
   BlockGraph(uint32_t tokens_per_block, uint64_t total_pages);
 
   // A block with one user, used once, whose rows `appender` will write.
-  BlockId Add(pool::PageRef page, BlockId parent, uint64_t appender);
+  BlockId Add(pool::PageRef page, BlockId parent, uint64_t appender, OwnerId owner = kNobody);
   // Likewise, over `base`'s page, for `capacity` rows from `first_row` on (fewer at the block's
-  // end).
+  // end). Its owner is the base's.
   BlockId AddDifference(pool::FragmentRef cells, BlockId base, BlockId parent, uint64_t appender,
                         uint32_t first_row, uint32_t capacity);
 
@@ -96,6 +114,7 @@ class BlockGraph {
   void CountUse(BlockId id);  // a request found this block
   void SetRows(BlockId id, uint32_t rows);
   void SetAppender(BlockId id, uint64_t appender);
+  void SetTainted(BlockId id) { blocks_[id].tainted = true; }
   void Keep(BlockId id);    // an index knows it
   void Forget(BlockId id);  // no index knows it: freed when nothing needs it
   void Reparent(BlockId id,
@@ -104,14 +123,27 @@ class BlockGraph {
   // The kept block that goes next; nothing when all are used or pinned. Forget() evicts it.
   std::optional<BlockId> Victim() const;
 
+  // An owner that may hold about `pages` pages evicts for itself: VictimOf is the one of its kept
+  // blocks that goes next. 0: it need not. O(blocks).
+  void Limit(OwnerId owner, uint64_t pages);
+  std::optional<BlockId> VictimOf(OwnerId owner) const;  // Requires: it is limited
+  OwnerCounts CountsOf(OwnerId owner) const;
+
   // Holds a block, its base and all before it. Extends a pin that is there.
   void Pin(BlockId id, base::TimePoint until);
   // Pages and fragments that Pin would add.
   std::pair<uint64_t, uint64_t> CostOfPin(BlockId id) const;
+  // Ends a pin of this block, and of a base that is pinned for nothing else. False: it is not
+  // pinned, or something that is pinned needs it.
+  bool Unpin(BlockId id);
   void ExpirePins(base::TimePoint now);
   void UnpinAll();
 
+  // The time that blocks are used at from here on.
+  void SetNow(base::TimePoint now) { now_ = now; }
+
   const Block& operator[](BlockId id) const { return blocks_[id]; }
+  BlockId end_id() const { return static_cast<BlockId>(blocks_.size()); }  // above all ids
   BlockView View(BlockId id) const;
   const GraphCounts& counts() const { return counts_; }
   size_t tracking_bytes() const;
@@ -122,10 +154,13 @@ class BlockGraph {
   void Update(BlockId id, Change change);
   void Count(const Block& block, uint64_t sign);
   bool IsCandidate(const Block& block) const;
-  BlockId NewBlock(BlockId parent, uint64_t appender);
+  template <typename Visit>
+  void ForOrders(BlockId id, Visit visit);
+  BlockId NewBlock(BlockId parent, uint64_t appender, OwnerId owner);
   void FreeIfUnneeded(BlockId id);
   template <typename Visit>
   void ForPinClosure(BlockId id, Visit visit) const;
+  void SetPin(BlockId id, std::optional<base::TimePoint> until);
 
   const uint32_t tokens_per_block_;
   EvictionOrder order_;
@@ -133,7 +168,13 @@ class BlockGraph {
   std::vector<BlockId> free_ids_;
   std::set<std::pair<base::TimePoint, BlockId>> pins_;
   GraphCounts counts_;
+  struct Owned {
+    OwnerCounts counts;
+    std::unique_ptr<EvictionOrder> order;  // of its candidates; null: not limited
+  };
+  std::vector<Owned> owned_;  // by OwnerId
   uint64_t tick_ = 0;
+  base::TimePoint now_;
 };
 
 }  // namespace kvlink::cache

@@ -188,6 +188,57 @@ TEST_F(BlockGraphTest, APinnedDifferenceHoldsItsBase) {
   EXPECT_EQ(Drain().size(), 2u);
 }
 
+TEST_F(BlockGraphTest, UnpinningEndsAPinUnlessAnotherNeedsTheBlock) {
+  const std::vector<BlockId> system = Chain(2);
+  const std::vector<BlockId> chat = Chain(1, system[1]);
+  const TimePoint end = TimePoint{} + seconds(9);
+  for (const BlockId id : {system[0], system[1], chat[0]}) graph_.Pin(id, end);
+  EXPECT_FALSE(graph_.Unpin(system[1]));  // the chat is pinned, and needs it
+  EXPECT_FALSE(graph_.Unpin(system[0]));
+  EXPECT_EQ(graph_.counts().pinned_pages, 3u);
+  EXPECT_TRUE(graph_.Unpin(chat[0]));
+  EXPECT_FALSE(graph_.Unpin(chat[0]));
+  EXPECT_TRUE(Drain() == chat) << "the rest is still pinned";
+  EXPECT_TRUE(graph_.Unpin(system[1]));
+  EXPECT_TRUE(graph_.Unpin(system[0]));
+  EXPECT_EQ(graph_.counts().pinned_pages, 0u);
+  EXPECT_EQ(Drain().size(), 2u);
+}
+
+TEST_F(BlockGraphTest, UnpinningADifferenceLetsItsBaseGoUnlessThatIsPinnedItself) {
+  for (const bool base_too : {false, true}) {
+    const BlockId base = Add();
+    graph_.Keep(base);
+    const BlockId difference = AddDifference(base);
+    graph_.Keep(difference);
+    graph_.Release(difference);
+    graph_.Release(base);
+    if (base_too) graph_.Pin(base, TimePoint{} + seconds(1));
+    graph_.Pin(difference, TimePoint{} + seconds(2));
+    EXPECT_FALSE(graph_.Unpin(base));
+    EXPECT_TRUE(graph_.Unpin(difference));
+    EXPECT_EQ(graph_.counts().pinned_pages, base_too ? 1u : 0u);
+    graph_.ExpirePins(TimePoint{} + seconds(2));
+    EXPECT_EQ(Drain().size(), 2u);
+  }
+}
+
+TEST_F(BlockGraphTest, PagesWithTwoUsersAreSharedAndEveryBlockHasASerialOfItsOwn) {
+  const BlockId base = Add();
+  graph_.SetNow(TimePoint{} + seconds(5));
+  const BlockId difference = AddDifference(base);  // its user reads the base, too
+  EXPECT_EQ(graph_.counts().shared_pages, 1u);
+  EXPECT_EQ(graph_[base].made, TimePoint{});
+  EXPECT_EQ(graph_[difference].made, TimePoint{} + seconds(5));
+  const uint64_t serial = graph_[difference].serial;
+  EXPECT_GT(serial, graph_[base].serial);
+  graph_.Release(difference);
+  EXPECT_EQ(graph_.counts().shared_pages, 0u);
+  const BlockId next = Add();
+  EXPECT_EQ(next, difference) << "the number is used again";
+  EXPECT_GT(graph_[next].serial, serial);
+}
+
 // The reference: blocks as a plain map, every question answered by scanning all of it.
 struct NaiveBlock {
   BlockId parent = kNoBlock, base = kNoBlock;
@@ -195,6 +246,7 @@ struct NaiveBlock {
   uint64_t last_use = 0;
   bool kept = false;
   TimePoint pinned_until{};
+  bool pinned_itself = false;
 };
 
 class NaiveGraph {
@@ -254,10 +306,37 @@ class NaiveGraph {
   }
 };
 
+TEST_F(BlockGraphTest, AnOwnersVictimsAreItsOwnInItsOwnOrder) {
+  std::vector<BlockId> of[2];
+  for (int i = 0; i < 4; ++i) {
+    for (const OwnerId owner : {1u, 2u}) {
+      const BlockId id = graph_.Add(pool_->AllocatePage().value(), kNoBlock, 0, owner);
+      graph_.Keep(id);
+      graph_.Release(id);
+      of[owner - 1].push_back(id);
+    }
+  }
+  graph_.Limit(2, 10);  // what is there already counts as well
+  EXPECT_EQ(graph_.CountsOf(2).evictable_pages, 4u);
+  graph_.Acquire(of[1][1]);
+  for (const size_t next : {0u, 2u, 3u}) {
+    ASSERT_EQ(graph_.VictimOf(2), of[1][next]);
+    graph_.Forget(of[1][next]);
+    graph_.Validate();
+  }
+  EXPECT_EQ(graph_.VictimOf(2), std::nullopt);  // the last one is used
+  graph_.Release(of[1][1]);
+  EXPECT_EQ(graph_.VictimOf(2), of[1][1]);
+  EXPECT_EQ(graph_.Victim(), of[0][0]);
+  EXPECT_EQ(graph_.CountsOf(1).pages, 4u);
+}
+
 // Thousands of random operations; after each, the graph's answers equal those of the reference.
 class RandomOperations : public ::testing::TestWithParam<uint64_t> {
  protected:
   using Chain = std::vector<BlockId>;  // what one sequence uses
+  static constexpr OwnerId kLimited = 1;
+  RandomOperations() { graph_.Limit(kLimited, kPages / 4); }
 
   void Begin() {  // after a random kept block, or from the root
     Chain chain;
@@ -284,7 +363,8 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
   }
   bool MakeRoom() {
     while (pool_->Counts().free == 0) {
-      const auto victim = graph_.Victim();
+      auto victim = graph_.VictimOf(kLimited);
+      if (!victim || random_.OneIn(2)) victim = graph_.Victim();
       if (!victim) return false;
       Evict(*victim);
     }
@@ -298,7 +378,9 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
   void Append(Chain& chain) {
     if (!MakeRoom()) return;
     const BlockId parent = chain.empty() ? kNoBlock : chain.back();
-    const BlockId id = graph_.Add(pool_->AllocatePage().value(), parent, 0);
+    const OwnerId owner =
+        parent == kNoBlock ? static_cast<OwnerId>(random_.Below(3)) : graph_[parent].owner;
+    const BlockId id = graph_.Add(pool_->AllocatePage().value(), parent, 0, owner);
     naive_.Add(id, parent, kNoBlock);
     chain.push_back(id);
     Write(id);
@@ -353,6 +435,35 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
         old = std::max(old, until);
       }
     }
+    naive_.blocks.at(at->first).pinned_itself = true;
+  }
+  // A pinned block that no pinned one points at, then its base, if nothing else pins that.
+  bool NaiveUnpin(BlockId id) {
+    NaiveBlock& block = naive_.blocks.at(id);
+    const bool is_needed =
+        std::any_of(naive_.blocks.begin(), naive_.blocks.end(), [&](const auto& entry) {
+          const NaiveBlock& other = entry.second;
+          return other.pinned_until > now_ && (other.parent == id || other.base == id);
+        });
+    if (block.pinned_until <= now_ || is_needed) return false;
+    block.pinned_until = TimePoint{};
+    block.pinned_itself = false;
+    if (block.base != kNoBlock && !naive_.blocks.at(block.base).pinned_itself) {
+      NaiveUnpin(block.base);
+    }
+    return true;
+  }
+  void Unpin() {
+    if (naive_.blocks.empty()) return;
+    const BlockId id = std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()))->first;
+    ASSERT_EQ(graph_.Unpin(id), NaiveUnpin(id)) << id;
+  }
+  void Expire(std::chrono::seconds later) {
+    now_ += later;
+    graph_.ExpirePins(now_);
+    for (auto& [id, block] : naive_.blocks) {
+      block.pinned_itself = block.pinned_itself && block.pinned_until > now_;
+    }
   }
   void Step() {
     const uint64_t dice = random_.Below(100);
@@ -367,9 +478,10 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       End(index);
     } else if (dice < 94) {
       Pin();
+    } else if (dice < 97) {
+      Unpin();
     } else {
-      now_ += seconds(5);
-      graph_.ExpirePins(now_);
+      Expire(seconds(5));
     }
   }
   void Compare() {
@@ -389,9 +501,26 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       expected.pinned_pages += pinned;
       expected.evictable_pages += !used && !pinned;
       expected.reused_cached_pages += !used && b.times_used > 1;
+      expected.shared_pages += b.users > 1;
     }
     ASSERT_EQ(graph_.counts(), expected);
     ASSERT_EQ(graph_.Victim(), naive_.Victim(now_));
+    if (const auto victim = graph_.VictimOf(kLimited)) {
+      ASSERT_EQ(graph_[*victim].owner, kLimited);
+      ASSERT_EQ(graph_[*victim].users, 0u);
+    }
+    OwnerCounts all;
+    for (OwnerId owner = 0; owner < 3; ++owner) {
+      const OwnerCounts counts = graph_.CountsOf(owner);
+      all.pages += counts.pages;
+      all.fragments += counts.fragments;
+      all.evictable_pages += counts.evictable_pages;
+      all.reused_cached_pages += counts.reused_cached_pages;
+    }
+    ASSERT_EQ(all.pages, expected.in_use_pages + expected.cached_pages);
+    ASSERT_EQ(all.fragments, expected.in_use_fragments + expected.cached_fragments);
+    ASSERT_EQ(all.evictable_pages, expected.evictable_pages);
+    ASSERT_EQ(all.reused_cached_pages, expected.reused_cached_pages);
     const pool::PoolCounts counts = pool_->Counts();
     ASSERT_EQ(counts.pages, expected.in_use_pages + expected.cached_pages);
     ASSERT_EQ(counts.fragments, expected.in_use_fragments + expected.cached_fragments);
@@ -412,8 +541,7 @@ TEST_P(RandomOperations, AgreeWithTheNaiveGraphAndDrainToNothing) {
     ASSERT_NO_FATAL_FAILURE(Compare()) << "step " << step;
   }
   while (!sequences_.empty()) End(0);
-  now_ += seconds(60);
-  graph_.ExpirePins(now_);
+  Expire(seconds(60));
   ASSERT_NO_FATAL_FAILURE(Compare());
   while (const auto victim = graph_.Victim()) Evict(*victim);
   EXPECT_EQ(graph_.counts(), GraphCounts());

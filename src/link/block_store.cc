@@ -40,20 +40,28 @@ BlockStore::BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePo
       observed_(options.observer, index_.keys()),
       notes_(shape_.page_bytes()) {}
 
-Status BlockStore::MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now) {
+Status BlockStore::MakeRoom(cache::OwnerId owner, uint64_t pages, uint64_t fragments,
+                            base::TimePoint now) {
+  graph_.SetNow(now);
   graph_.ExpirePins(now);
   const auto needed = [&] { return pages + pool_->PagesForFragments(fragments); };
   const pool::PoolCounts counts = pool_->Counts();
   // A slab comes back with its last fragment: how many do shows only on the way.
   const uint64_t most = counts.free + graph_.counts().evictable_pages + counts.slabs;
   if (needed() > most) return Exhausted(pages);
-  while (pool_->Counts().free < needed()) {
+  if (Status fits = KeepToQuota(owner, BytesOf(pages, fragments)); !fits.ok()) return fits;
+  while (pool_->Counts().free < needed() + withheld_pages_) {
     const std::optional<BlockId> victim = graph_.Victim();
+    if (!victim && pool_->Counts().free >= needed()) break;
     if (!victim) return Exhausted(pages);
-    if (tiers_ != nullptr) tiers_->BeforeEviction(*this, *victim);
-    Evict(*victim);
+    EvictToTiers(*victim);
   }
   return Status::Ok();
+}
+
+void BlockStore::EvictToTiers(BlockId id) {
+  if (tiers_ != nullptr) tiers_->BeforeEviction(*this, id);
+  Evict(id);
 }
 
 Status BlockStore::Exhausted(uint64_t pages) const {
@@ -85,10 +93,10 @@ void BlockStore::Evict(BlockId id) {
   counters_->evicted_blocks.Add();
 }
 
-BlockId BlockStore::AddPage(BlockId parent, uint64_t appender) {
+BlockId BlockStore::AddPage(BlockId parent, uint64_t appender, cache::OwnerId owner) {
   auto page = pool_->AllocatePage();
   KVLINK_CHECK(page.ok()) << page.status().message();
-  return graph_.Add(std::move(page).value(), parent, appender);
+  return graph_.Add(std::move(page).value(), parent, appender, owner);
 }
 
 BlockId BlockStore::AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source, uint64_t appender,
@@ -102,7 +110,7 @@ BlockId BlockStore::AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source
                               difference_capacity_);
     counters_->cow_difference_blocks.Add();
   } else {
-    id = AddPage(parent, appender);
+    id = AddPage(parent, appender, graph_[source].owner);
     counters_->cow_full_copies.Add();
   }
   graph_.SetRows(id, cow.shared_rows);
@@ -183,12 +191,13 @@ void BlockStore::AddTo(CacheStats* stats) const {
   stats->peak_in_use_bytes = peak_in_use_bytes_;
   stats->budget_bytes = budget_bytes_;
   stats->pinned_bytes = pinned_bytes();
+  stats->shared_bytes = BytesOf(graph.shared_pages, 0);
   stats->donor_notes = notes_.num_notes();
   stats->note_pages = notes_.num_pages();
   stats->tracking_bytes +=
       graph_.tracking_bytes() + index_.tracking_bytes() +
       (evicted_ ? evicted_->tracking_bytes() + evicted_lately_->tracking_bytes() : 0) +
-      pool_->tracking_bytes() + notes_.tracking_bytes();
+      pool_->tracking_bytes() + notes_.tracking_bytes() + owners_.tracking_bytes();
 }
 
 }  // namespace kvlink::link

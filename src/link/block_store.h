@@ -13,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "cache/block_graph.h"
@@ -23,6 +25,7 @@
 #include "link/donor_notes.h"
 #include "link/donors.h"
 #include "link/observed_blocks.h"
+#include "link/owners.h"
 #include "match/block_key.h"
 #include "match/evicted_keys.h"
 #include "match/prefix_index.h"
@@ -46,13 +49,19 @@ class BlockStore {
   static Result<std::unique_ptr<BlockStore>> Create(const CacheOptions& options, Counters* counters,
                                                     Donors* donors, LowerTiers* tiers = nullptr);
 
-  // Evicts until `pages` whole pages and `fragments` fragments are free. kResourceExhausted when
-  // what is in use or pinned leaves too little; then nothing a caller can see has changed.
-  Status MakeRoom(uint64_t pages, uint64_t fragments, base::TimePoint now);
+  // The owner of the tenant's blocks; of use until the lock is dropped.
+  cache::OwnerId OwnerOf(const std::string& tenant) { return owners_.IdOf(tenant, graph_); }
+  // Empty: nobody's.
+  const std::string& TenantOf(BlockId id) const { return owners_[graph_[id].owner].tenant; }
+  // Evicts until `pages` whole pages and `fragments` fragments are free, of the owner's own blocks
+  // while these would hold more than its quota. kResourceExhausted and kQuotaExhausted when what is
+  // in use or pinned leaves too little; then nothing a caller can see has changed.
+  Status MakeRoom(cache::OwnerId owner, uint64_t pages, uint64_t fragments, base::TimePoint now);
 
   // These cannot fail after MakeRoom. The new block has one user, `appender`.
-  BlockId AddPage(BlockId parent, uint64_t appender);
-  // The block into which `appender` writes after the shared rows that `cow` decided on.
+  BlockId AddPage(BlockId parent, uint64_t appender, cache::OwnerId owner);
+  // The block into which `appender` writes after the shared rows that `cow` decided on. Its owner is
+  // the source's.
   BlockId AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source, uint64_t appender,
                          std::optional<PendingCopy>* copy);
 
@@ -70,8 +79,13 @@ class BlockStore {
   void CountNoteUse(BlockId donor);
   std::optional<DonorNote> NoteOf(BlockId donor) const;
   size_t num_notes() const { return notes_.num_notes(); }
+  bool IsNotePage(BlockId id) const { return notes_.Owns(id); }
 
   void Clear();  // evicts and forgets everything that no sequence uses
+  // As Cache promises (block_store_limits.cc).
+  void SetQuota(const std::string& tenant, uint64_t bytes);
+  std::vector<TenantUse> Tenants() const;
+  uint64_t Withhold(uint64_t bytes);
   void NotePeak();
 
   cache::BlockGraph& graph() { return graph_; }
@@ -88,6 +102,9 @@ class BlockStore {
   BlockStore(const CacheOptions& options, std::unique_ptr<pool::PagePool> pool,
              uint32_t difference_capacity, Counters* counters, Donors* donors, LowerTiers* tiers);
   void Evict(BlockId id);
+  void EvictToTiers(BlockId id);  // after they had their chance to take it
+  Status KeepToQuota(cache::OwnerId owner, uint64_t more_bytes);
+  uint64_t BytesOf(cache::OwnerId owner) const;
   bool EvictNotes(BlockId page);  // false: it is none of notes
   void ForgetEmptyNotePages();
   Status Exhausted(uint64_t pages) const;
@@ -105,6 +122,8 @@ class BlockStore {
   match::PrefixIndex index_;
   const ObservedBlocks observed_;
   DonorNotes notes_;
+  Owners owners_;
+  uint64_t withheld_pages_ = 0;  // that stay free as long as something can be evicted instead
   // Since the first eviction: cost nothing before. `evicted_lately_` tells whether a block that
   // comes back was gone for a short time only (ADR 0019).
   std::optional<match::EvictedKeys> evicted_, evicted_lately_;

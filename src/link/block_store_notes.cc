@@ -14,12 +14,12 @@ bool BlockStore::KeepNote(BlockId donor, const DonorNote& note, base::TimePoint 
   const std::vector<std::byte> bytes = EncodeNote(note);
   uint64_t pages = notes_.PagesFor(bytes.size());
   while (pool_->Counts().free < pages) {
-    if (!MakeRoom(pages, 0, now).ok()) return false;
+    if (!MakeRoom(cache::kNobody, pages, 0, now).ok()) return false;
     pages = notes_.PagesFor(bytes.size());
   }
   std::vector<DonorNotes::Page> fresh;
   for (uint64_t i = 0; i < pages; ++i) {
-    const BlockId id = AddPage(kNoBlock, 0);
+    const BlockId id = AddPage(kNoBlock, 0, cache::kNobody);
     graph_.SetRows(id, shape_.tokens_per_block);
     graph_.Keep(id);
     fresh.push_back({id, graph_.View(id).page});

@@ -29,7 +29,9 @@ void ReleaseAll(cache::BlockGraph& graph, std::span<const BlockId> blocks) {
 BorrowingSequence::~BorrowingSequence() {
   const base::WriterLock lock(state_->mutex);
   state_->sequence_bytes -= counted_bytes_;
+  state_->sequence_pages -= counted_pages_;
   cache::BlockGraph& graph = state_->store->graph();
+  graph.SetNow(state_->options.clock());
   ReleaseAll(graph, own_);
   ReleaseAll(graph, donor_);
   ReleaseAll(graph, exact_);
@@ -55,7 +57,7 @@ Status BorrowingSequence::Begin(uint32_t num_tokens, const match::PrefixMatch& m
   AcquireAll(graph, exact);  // so that making room does not evict them
   AcquireAll(graph, donor);
   const uint32_t pages = MissingPages(num_tokens + 1);
-  const Status room = store.MakeRoom(pages, 0, state_->options.clock());
+  const Status room = store.MakeRoom(store.OwnerOf(tenant_), pages, 0, state_->options.clock());
   if (!room.ok()) {
     ReleaseAll(graph, donor);
     ReleaseAll(graph, exact);
@@ -68,7 +70,7 @@ Status BorrowingSequence::Begin(uint32_t num_tokens, const match::PrefixMatch& m
   store.CountNoteUse(static_cast<BlockId>(plan.donor));
   exact_ = std::move(exact);
   donor_.assign(donor.begin(), donor.end());
-  for (uint32_t i = 0; i < pages; ++i) own_.push_back(store.AddPage(kNoBlock, id_));
+  AddOwnPages(pages);
   num_ready_ = loan_.exact_rows;
   attempt_ = std::move(attempt);
   RebuildTable();
@@ -89,11 +91,20 @@ Status BorrowingSequence::Reserve(uint32_t num_tokens) {
 
 Status BorrowingSequence::ReserveLocked(uint32_t num_tokens) {
   const uint32_t pages = MissingPages(num_tokens);
-  const Status room = state_->store->MakeRoom(pages, 0, state_->options.clock());
+  BlockStore& store = *state_->store;
+  const Status room = store.MakeRoom(store.OwnerOf(tenant_), pages, 0, state_->options.clock());
   if (!room.ok()) return room;
-  for (uint32_t i = 0; i < pages; ++i) own_.push_back(state_->store->AddPage(kNoBlock, id_));
+  AddOwnPages(pages);
   RebuildTable();
   return Status::Ok();
+}
+
+void BorrowingSequence::AddOwnPages(uint32_t count) {
+  const cache::OwnerId owner = state_->store->OwnerOf(tenant_);
+  for (uint32_t i = 0; i < count; ++i) {
+    own_.push_back(state_->store->AddPage(kNoBlock, id_, owner));
+    state_->store->graph().SetTainted(own_.back());
+  }
 }
 
 void BorrowingSequence::Commit(std::span<const TokenId> tokens) {
@@ -258,7 +269,7 @@ Result<std::unique_ptr<Sequence>> BorrowingSequence::Fork(uint32_t num_tokens, u
     return Status(StatusCode::kFailedPrecondition,
                   "fork of sequence " + std::to_string(id_) + " before its first token is checked");
   }
-  auto branch = std::make_unique<BorrowingSequence>(state_);
+  auto branch = std::make_unique<BorrowingSequence>(state_, tenant_);
   {
     const base::WriterLock lock(state_->mutex);
     const Status forked = branch->StartBranch(*this, num_tokens);
@@ -283,7 +294,7 @@ Status BorrowingSequence::StartBranch(const BorrowingSequence& source, uint32_t 
   const uint32_t shared = own_rows / block_size();
   const uint32_t copied = own_rows % block_size() > 0 ? 1 : 0;
   BlockStore& store = *state_->store;
-  const Status room = store.MakeRoom(copied, 0, state_->options.clock());
+  const Status room = store.MakeRoom(store.OwnerOf(tenant_), copied, 0, state_->options.clock());
   if (!room.ok()) return room;
   const auto exact_blocks = (loan_.exact_rows + block_size() - 1) / block_size();
   exact_.assign(source.exact_.begin(), source.exact_.begin() + exact_blocks);
@@ -294,7 +305,7 @@ Status BorrowingSequence::StartBranch(const BorrowingSequence& source, uint32_t 
   AcquireAll(store.graph(), exact_);
   AcquireAll(store.graph(), donor_);
   AcquireAll(store.graph(), own_);
-  if (copied > 0) own_.push_back(store.AddPage(kNoBlock, id_));
+  AddOwnPages(copied);
   num_ready_ = num_tokens;
   RebuildTable();
   return Status::Ok();
@@ -319,6 +330,9 @@ void BorrowingSequence::RebuildTable() {
       (loan_.computed.capacity() + selected_.capacity()) * sizeof(Selection::Range) +
       deviation_.capacity() * sizeof(float);
   state_->sequence_bytes += counted_bytes_;
+  const uint64_t pages = (uint64_t{capacity_} + block_size() - 1) / block_size();
+  state_->sequence_pages += pages - counted_pages_;  // modulo 2^64
+  counted_pages_ = pages;
 }
 
 }  // namespace kvlink::link

@@ -33,7 +33,8 @@ namespace kvlink::link {
 
 class BorrowingSequence final : public Sequence {
  public:
-  explicit BorrowingSequence(std::shared_ptr<CacheState> state) : state_(std::move(state)) {}
+  BorrowingSequence(std::shared_ptr<CacheState> state, std::string tenant)
+      : state_(std::move(state)), tenant_(std::move(tenant)) {}
   ~BorrowingSequence() override;
   BorrowingSequence(const BorrowingSequence&) = delete;
   BorrowingSequence& operator=(const BorrowingSequence&) = delete;
@@ -69,6 +70,7 @@ class BorrowingSequence final : public Sequence {
   Status StartBranch(const BorrowingSequence& source, uint32_t num_tokens)
       KVLINK_REQUIRES(state_->mutex);
   Status ReserveLocked(uint32_t num_tokens) KVLINK_REQUIRES(state_->mutex);
+  void AddOwnPages(uint32_t count) KVLINK_REQUIRES(state_->mutex);
   // Own pages for positions [0, num_tokens) that are not there yet.
   uint32_t MissingPages(uint32_t num_tokens) const;
   bool Enlarge(const Selection& selection);
@@ -82,6 +84,7 @@ class BorrowingSequence final : public Sequence {
   uint32_t own_block() const { return static_cast<uint32_t>(exact_.size() + donor_.size()); }
 
   const std::shared_ptr<CacheState> state_;
+  const std::string tenant_;
   uint64_t id_ = 0;
   bool is_branch_ = false;
   Loan loan_;
@@ -96,6 +99,7 @@ class BorrowingSequence final : public Sequence {
   SpanTable table_;
   std::unique_ptr<Attempt> attempt_;  // until the verdict
   size_t counted_bytes_ = 0;          // of state_->sequence_bytes
+  uint64_t counted_pages_ = 0;        // of state_->sequence_pages
 };
 
 }  // namespace kvlink::link

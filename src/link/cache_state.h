@@ -1,7 +1,7 @@
 // CacheState: what a cache and its sequences share, and the one lock that guards it. Sequences hold
 // it too, so they may outlive the cache that began them.
 //
-// Lock: `mutex` guards `store`, `in_flight`, `donors`, `sequence_bytes` and most of `tiers`.
+// Lock: `mutex` guards `store`, `in_flight`, `donors`, `sequence_*` and most of `tiers`.
 // Lookups read; beginning, loading, committing, forking, releasing, pinning and clearing write.
 // Counters are atomic, `texts`, `gate` and the store of the tiers have locks of their own.
 #pragma once
@@ -51,6 +51,7 @@ struct CacheState {
   const std::unique_ptr<BlockStore> store KVLINK_GUARDED_BY(mutex);
   match::InFlightTable in_flight KVLINK_GUARDED_BY(mutex);
   uint64_t sequence_bytes KVLINK_GUARDED_BY(mutex) = 0;  // block tables of live sequences
+  uint64_t sequence_pages KVLINK_GUARDED_BY(mutex) = 0;  // that these would need without sharing
   uint64_t last_sequence_id KVLINK_GUARDED_BY(mutex) = 0;
 };
 

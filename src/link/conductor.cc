@@ -7,6 +7,7 @@
 #include "link/attempt.h"
 #include "link/borrowing_sequence.h"
 #include "link/linked_sequence.h"
+#include "link/list_blocks.h"
 #include "link/loading_prefix.h"
 #include "link/lookup.h"
 #include "link/similar_lookup.h"
@@ -125,7 +126,7 @@ std::unique_ptr<Sequence> Conductor::BeginBorrowing(const LookupRequest& request
   const auto size = static_cast<uint32_t>(request.tokens.size());
   const base::TimePoint start = state_->options.clock();
   // Outside the lock's scope, as above.
-  auto sequence = std::make_unique<BorrowingSequence>(state_);
+  auto sequence = std::make_unique<BorrowingSequence>(state_, root.tenant);
   Plan fresh;
   {
     const base::WriterLock lock(state_->mutex);
@@ -217,10 +218,53 @@ Result<uint32_t> Conductor::Pin(const LookupRequest& request, std::chrono::milli
   return pinned;
 }
 
+Result<uint32_t> Conductor::Unpin(const LookupRequest& request) {
+  const match::Root root = state_->keys.MakeRoot(request.ns);
+  const base::WriterLock lock(state_->mutex);
+  cache::BlockGraph& graph = state_->store->graph();
+  graph.ExpirePins(state_->options.clock());
+  const match::PrefixMatch match = FindPrompt(*state_, request, root);
+  if (match.num_tokens == 0) {
+    return Status(StatusCode::kNotFound, "none of the prompt's " +
+                                             std::to_string(request.tokens.size()) +
+                                             " tokens is in memory");
+  }
+  uint32_t unpinned = 0;
+  if (match.partial != kNoBlock && graph.Unpin(match.partial)) unpinned += match.partial_rows;
+  for (auto id = match.blocks.rbegin(); id != match.blocks.rend(); ++id) {
+    if (graph.Unpin(*id)) unpinned += shape().tokens_per_block;
+  }
+  return unpinned;
+}
+
+BlockList Conductor::ListBlocks(const BlockFilter& filter) const {
+  return link::ListBlocks(*state_, filter);
+}
+
+Result<ShownBlocks> Conductor::ShowBlock(uint64_t id, uint32_t last,
+                                         const BlockFilter& filter) const {
+  return link::ShowBlock(*state_, id, last, filter);
+}
+
 void Conductor::Clear() {
   const base::WriterLock lock(state_->mutex);
   state_->store->Clear();
   if (state_->tiers) state_->tiers->TellObserverAgain();
+}
+
+void Conductor::SetQuota(const std::string& tenant, uint64_t bytes) {
+  const base::WriterLock lock(state_->mutex);
+  state_->store->SetQuota(tenant, bytes);
+}
+
+std::vector<TenantUse> Conductor::Tenants() const {
+  const base::ReaderLock lock(state_->mutex);
+  return state_->store->Tenants();
+}
+
+uint64_t Conductor::Withhold(uint64_t bytes) {
+  const base::WriterLock lock(state_->mutex);
+  return state_->store->Withhold(bytes);
 }
 
 // Texts are kept per namespace, by the same typed and length-prefixed fields as blocks; with
@@ -309,6 +353,7 @@ CacheStats Conductor::Stats() const {
   const base::ReaderLock lock(state_->mutex);
   state_->counters->CopyTo(&stats);
   stats.tracking_bytes = state_->sequence_bytes + state_->in_flight.tracking_bytes();
+  stats.without_sharing_bytes = state_->sequence_pages * shape().page_bytes();
   state_->store->AddTo(&stats);
   if (state_->tiers) stats.tracking_bytes += state_->tiers->tracking_bytes();
   if (state_->donors) {

@@ -33,7 +33,14 @@ class Conductor final : public Cache {
   void CountTakeover() override { state_->counters->single_flight_takeovers.Add(); }
   void RecordShadow(uint64_t shadow, bool agreed) override;
   Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) override;
+  Result<uint32_t> Unpin(const LookupRequest& request) override;
   void Clear() override;
+  BlockList ListBlocks(const BlockFilter& filter) const override;
+  Result<ShownBlocks> ShowBlock(uint64_t id, uint32_t last,
+                                const BlockFilter& filter) const override;
+  void SetQuota(const std::string& tenant, uint64_t bytes) override;
+  std::vector<TenantUse> Tenants() const override;
+  uint64_t Withhold(uint64_t bytes) override;
   void Remember(const Namespace& ns, std::string_view text,
                 std::span<const TokenId> tokens) override;
   std::optional<std::vector<TokenId>> Recall(const Namespace& ns,

@@ -22,7 +22,9 @@ LinkedSequence::~LinkedSequence() {
   state_->in_flight.RetireAll(id_);
   if (donor_rows_ > 0) state_->donors->Drop(id_);
   state_->sequence_bytes -= counted_bytes_;
+  state_->sequence_pages -= counted_pages_;
   cache::BlockGraph& graph = state_->store->graph();
+  graph.SetNow(Now());
   for (auto id = chain_.rbegin(); id != chain_.rend(); ++id) {
     if (graph[*id].appender == id_) graph.SetAppender(*id, 0);
     graph.Release(*id);
@@ -75,7 +77,8 @@ Status LinkedSequence::StartFrom(const Prefix& prefix, uint32_t room_for) {
   held.assign(prefix.full.begin(), prefix.full.end());
   if (has_tail) held.push_back(prefix.tail);
   for (const BlockId id : held) graph.Acquire(id);  // so that making room does not evict it
-  const Status room = store.MakeRoom(blocks - shared + (copies ? 1 : 0), differs ? 1 : 0, Now());
+  const Status room = store.MakeRoom(store.OwnerOf(root_.tenant),
+                                     blocks - shared + (copies ? 1 : 0), differs ? 1 : 0, Now());
   if (!room.ok()) {
     for (auto id = held.rbegin(); id != held.rend(); ++id) graph.Release(*id);
     return room;
@@ -156,7 +159,9 @@ Status LinkedSequence::ReserveLocked(uint32_t num_tokens) {
   const auto present = static_cast<uint32_t>(chain_.size());
   const uint32_t blocks = std::max(present, (num_tokens + block_size() - 1) / block_size());
   const bool outgrown = capacity_ < present * block_size();  // the tail is a difference block
-  const Status room = state_->store->MakeRoom(blocks - present + (outgrown ? 1 : 0), 0, Now());
+  BlockStore& store = *state_->store;
+  const Status room =
+      store.MakeRoom(store.OwnerOf(root_.tenant), blocks - present + (outgrown ? 1 : 0), 0, Now());
   if (!room.ok()) return room;
   if (outgrown) ReplaceTailByFullCopy();
   AppendPages(blocks - present);
@@ -164,8 +169,9 @@ Status LinkedSequence::ReserveLocked(uint32_t num_tokens) {
 }
 
 void LinkedSequence::AppendPages(uint32_t count) {
+  const cache::OwnerId owner = state_->store->OwnerOf(root_.tenant);
   for (uint32_t i = 0; i < count; ++i) {
-    chain_.push_back(state_->store->AddPage(chain_.empty() ? kNoBlock : chain_.back(), id_));
+    chain_.push_back(state_->store->AddPage(chain_.empty() ? kNoBlock : chain_.back(), id_, owner));
   }
   RebuildTable();
 }
@@ -315,12 +321,13 @@ Status LinkedSequence::StartBranch(const LinkedSequence& source, uint32_t num_to
 Status LinkedSequence::CopyAllFrom(const LinkedSequence& source, uint32_t num_tokens) {
   BlockStore& store = *state_->store;
   const uint32_t blocks = (num_tokens + block_size() - 1) / block_size();
-  const Status room = store.MakeRoom(blocks, 0, Now());
+  const cache::OwnerId owner = store.OwnerOf(root_.tenant);
+  const Status room = store.MakeRoom(owner, blocks, 0, Now());
   if (!room.ok()) return room;
   chain_.reserve(blocks);
   for (uint32_t i = 0; i < blocks; ++i) {
     const uint32_t rows = std::min(block_size(), num_tokens - i * block_size());
-    chain_.push_back(store.AddPage(i == 0 ? kNoBlock : chain_.back(), id_));
+    chain_.push_back(store.AddPage(i == 0 ? kNoBlock : chain_.back(), id_, owner));
     store.graph().SetRows(chain_.back(), rows);
     copies_.push_back(
         {store.graph().View(source.chain_[i]), store.graph().View(chain_.back()), 0, rows});
@@ -348,6 +355,8 @@ void LinkedSequence::RebuildTable() {
                    table_.blocks.capacity() * sizeof(BlockView) +
                    tail_tokens_.capacity() * sizeof(TokenId);
   state_->sequence_bytes += counted_bytes_;
+  state_->sequence_pages += chain_.size() - counted_pages_;  // modulo 2^64
+  counted_pages_ = chain_.size();
 }
 
 }  // namespace kvlink::link

@@ -108,7 +108,8 @@ class LinkedSequence final : public Sequence {
   uint32_t capacity_ = 0;
   SpanTable table_;
   std::vector<PendingCopy> copies_;
-  size_t counted_bytes_ = 0;  // of state_->sequence_bytes
+  size_t counted_bytes_ = 0;    // of state_->sequence_bytes
+  uint64_t counted_pages_ = 0;  // of state_->sequence_pages
 };
 
 }  // namespace kvlink::link

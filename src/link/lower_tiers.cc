@@ -424,6 +424,11 @@ std::vector<TierFigures> LowerTiers::Figures() const {
   return all;
 }
 
+std::optional<tier::BlockKey> LowerTiers::AddressOf(BlockId id) const {
+  if (id >= records_.size() || records_[id].state <= State::kStays) return std::nullopt;
+  return tier::AddressOf(records_[id].identity);
+}
+
 bool LowerTiers::all_cut_off() const {
   for (uint32_t t = 0; t < store_->num_tiers(); ++t) {
     if (store_->Stats(t).breaker == tier::BreakerState::kClosed) return false;

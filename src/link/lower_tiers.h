@@ -26,6 +26,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -110,6 +111,8 @@ class LowerTiers {
   // `id` is evicted; writes nothing.
   void Forget(BlockId id);
   bool has_backlog() const { return !backlog_.empty(); }
+  // The name under which tiers would have the block; nothing: it stays in RAM, or is not full.
+  std::optional<tier::BlockKey> AddressOf(BlockId id) const;
 
   // --- Telling. ---
 

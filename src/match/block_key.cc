@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/endian.h"
 #include "base/key_builder.h"
 
 namespace kvlink::match {
@@ -31,7 +32,24 @@ Root KeyMaker::MakeRoot(const Namespace& ns) const {
   root.tenant_key = Masked(base::Hash128(root.extras), mask_);
   root.extras += base::KeyBuilder().Add("salt", ns.salt).bytes();
   root.key = Masked(base::Hash128(root.extras), mask_);
+  root.tenant = ns.tenant;
   return root;
+}
+
+std::string KeyMaker::SaltOf(std::string_view extras) const {
+  KVLINK_CHECK(extras.starts_with(model_));
+  extras.remove_prefix(model_.size());
+  std::string_view value;
+  for (const std::string_view name : {"tenant", "salt"}) {
+    uint32_t bytes = 0;
+    extras.remove_prefix(1);  // type
+    KVLINK_CHECK(base::TakeLe(extras, bytes) && extras.substr(0, bytes) == name);
+    extras.remove_prefix(bytes);
+    KVLINK_CHECK(base::TakeLe(extras, bytes) && bytes <= extras.size());
+    value = extras.substr(0, bytes);
+    extras.remove_prefix(bytes);
+  }
+  return std::string(value);
 }
 
 BlockKey KeyMaker::Next(const BlockKey& parent, std::span<const TokenId> tokens) const {

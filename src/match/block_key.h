@@ -24,6 +24,7 @@ struct Root {
       extras;  // typed, length-prefixed fields: compared, so that no collision crosses namespaces
   BlockKey key;
   BlockKey tenant_key;  // without the salt: only to say "cached under another salt"
+  std::string tenant;   // whose quota the blocks count towards
 };
 
 class KeyMaker {
@@ -31,6 +32,8 @@ class KeyMaker {
   // `hash_bits` in [1, 128]: fewer bits only in tests, to force collisions.
   KeyMaker(std::string_view model_fingerprint, int hash_bits = 128);
   Root MakeRoot(const Namespace& ns) const;
+  // The salt of extras that MakeRoot made.
+  std::string SaltOf(std::string_view extras) const;
   // Key of the block of `tokens` (at most kMaxTokensPerBlock) that follows the block, or root, of
   // key `parent`.
   BlockKey Next(const BlockKey& parent, std::span<const TokenId> tokens) const;

@@ -168,6 +168,11 @@ BlockId PrefixIndex::ParentOf(BlockId id) const {
   return (parent & kRootBit) != 0 ? kNoBlock : parent;
 }
 
+std::string_view PrefixIndex::ExtrasOf(BlockId id) const {
+  const Parent parent = entries_[id].parent;
+  return (parent & kRootBit) == 0 ? std::string_view() : root_numbers_[parent & ~kRootBit]->first;
+}
+
 const BlockKey& PrefixIndex::KeyOf(BlockId id) const {
   KVLINK_CHECK(Contains(id) && IsFull(id)) << "block " << id;
   return entries_[id].key;

@@ -1,9 +1,11 @@
 #include "pool/page_pool.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -126,6 +128,21 @@ Result<FragmentRef> PagePool::AllocateFragment() {
   return FragmentRef(slab, slot);
 }
 
+// Pages that were never handed out hold none either. Only whole pages of the system can go.
+void PagePool::GiveToSystem(uint64_t count) {
+  const base::MutexLock lock(mutex_);
+  const uint64_t fresh = total_ - fresh_;
+  const size_t wanted = std::min<uint64_t>(count - std::min(count, fresh), given_back_.size());
+  const auto system_page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  for (size_t i = without_memory_; i < wanted; ++i) {
+    const auto begin = reinterpret_cast<uintptr_t>(PageData(given_back_[i]));
+    const uintptr_t first = (begin + system_page - 1) / system_page * system_page;
+    const uintptr_t end = (begin + options_.page_bytes) / system_page * system_page;
+    if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  }
+  without_memory_ = std::max(without_memory_, wanted);
+}
+
 PoolCounts PagePool::Counts() const {
   const base::MutexLock lock(mutex_);
   return {.total = total_,
@@ -155,6 +172,10 @@ bool PagePool::TakePage(uint32_t* index) {
     *index = given_back_.back();
     given_back_.pop_back();
     Enable(PageData(*index), options_.page_bytes);
+    if (given_back_.size() < without_memory_) {
+      without_memory_ = given_back_.size();
+      if (options_.poison) Fill(PageData(*index), options_.page_bytes);
+    }
     return true;
   }
   if (fresh_ == total_) return false;

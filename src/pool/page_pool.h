@@ -124,6 +124,10 @@ class PagePool {
   Result<PageRef> AllocatePage();
   Result<FragmentRef> AllocateFragment();
 
+  // Of the free pages `count`, or all if they are fewer, hold no memory of the system after this;
+  // those that were handed out last keep theirs. They stay free.
+  void GiveToSystem(uint64_t count);
+
   PoolCounts Counts() const;
   // The pages that `count` fragments would take from the free list now.
   uint64_t PagesForFragments(uint64_t count) const;
@@ -157,6 +161,7 @@ class PagePool {
   mutable base::Mutex mutex_;
   uint32_t fresh_ KVLINK_GUARDED_BY(mutex_) = 0;  // pages below it were handed out once
   std::vector<uint32_t> given_back_ KVLINK_GUARDED_BY(mutex_);  // a stack
+  size_t without_memory_ KVLINK_GUARDED_BY(mutex_) = 0;         // so many at its bottom
   uint64_t pages_ KVLINK_GUARDED_BY(mutex_) = 0;
   uint64_t fragments_ KVLINK_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<Slab>> slabs_ KVLINK_GUARDED_BY(mutex_);

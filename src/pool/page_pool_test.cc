@@ -425,5 +425,53 @@ TEST(PagePool, IsUsedFromManyThreadsAndEndsWithEverythingFree) {
   EXPECT_EQ(pool->Counts().fragments, 0u);
 }
 
+// Pages of the pool that hold memory of the system.
+int Resident(const std::vector<std::byte*>& pages) {
+  int resident = 0;
+  for (std::byte* page : pages) {
+    unsigned char in_core = 0;
+    EXPECT_EQ(mincore(page, kPage, &in_core), 0);
+    resident += in_core & 1;
+  }
+  return resident;
+}
+
+TEST(PagePool, FreePagesGiveTheirMemoryToTheSystemTheOldestFirst) {
+  if (static_cast<size_t>(sysconf(_SC_PAGESIZE)) != kPage)
+    GTEST_SKIP() << "pages here are no pages of the system";
+  const auto pool = NewPool(12, /*poison=*/false);
+  std::vector<PageRef> pages;
+  std::vector<std::byte*> addresses;
+  for (uint32_t i = 0; i < 8; ++i) {
+    pages.push_back(Page(*pool));
+    addresses.push_back(pages.back().data());
+    Fill(addresses.back(), kPage, i + 1);
+  }
+  while (pages.size() > 2) pages.pop_back();
+  pool->GiveToSystem(4);  // those that were never handed out do already
+  EXPECT_EQ(Resident(addresses), 8);
+  pool->GiveToSystem(7);
+  EXPECT_EQ(Resident(addresses), 5);
+  EXPECT_TRUE(IsFilled(addresses[1], kPage, 2)) << "a page in use was touched";
+  EXPECT_EQ(pool->Counts().free, 10u);
+  for (int i = 0; i < 3; ++i) pages.push_back(Page(*pool));  // those that kept theirs come first
+  EXPECT_EQ(Resident(addresses), 5);
+  for (int i = 0; i < 3; ++i) {
+    pages.push_back(Page(*pool));
+    EXPECT_TRUE(IsFilled(pages.back().data(), kPage, 0));
+  }
+  while (pages.size() > 2) pages.pop_back();
+  pool->GiveToSystem(100);
+  EXPECT_EQ(Resident(addresses), 2);
+}
+
+TEST(PagePool, WhatComesBackFromTheSystemIsPoisonedToo) {
+  const auto pool = NewPool(4);
+  { const PageRef page = Page(*pool); }
+  pool->GiveToSystem(4);
+  const PageRef page = Page(*pool);
+  EXPECT_TRUE(IsNaN(page.data(), kPage));
+}
+
 }  // namespace
 }  // namespace kvlink::pool
