@@ -49,7 +49,7 @@ struct BenchFlags {
   int threads = 0;
   double timeout_s = 600;
   TierFlags tiers;
-  bool ignore_eos = false, quiet = false;
+  bool ignore_eos = false, quiet = false, foreign_calibration = false;
 };
 
 void AddOptions(CLI::App& app, BenchFlags& flags) {
@@ -80,6 +80,9 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
       ->check(CLI::IsMember({"on", "strict"}))
       ->capture_default_str();
   app.add_option("--calibration", flags.calibration, kCalibrationHelp)->type_name("FILE");
+  app.add_flag("--foreign-calibration", flags.foreign_calibration,
+               "Take --calibration although it is another model's (the same weights in another "
+               "type, for one): to measure, not to serve");
   AddTierOptions(app, flags.tiers);
   app.add_option("--json", flags.json, "Write the figures there as JSON")->type_name("FILE");
   app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
@@ -89,7 +92,7 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
                  "RAM for KV; default: enough to run all users at once without sharing")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
+      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
       ->capture_default_str();
   app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
       ->check(CLI::Range(16, 1 << 24));
@@ -268,8 +271,12 @@ class ModeRuns {
   // Before anything is measured: a calibration that is missing ends the run.
   Status PrepareSimilar() {
     if (std::ranges::find(flags_.modes, "similar") == flags_.modes.end()) return Status::Ok();
-    const Status set_up =
-        SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration, model_, &similar_);
+    if (flags_.foreign_calibration && flags_.calibration.empty()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "--foreign-calibration: --calibration does not say whose");
+    }
+    const Status set_up = SetUpSimilar(ParseSimilarPolicy(flags_.similar), flags_.calibration,
+                                       model_, &similar_, flags_.foreign_calibration);
     if (set_up.ok() && !flags_.similar_mode.empty()) {
       UseSimilarMode(ParseSimilarMode(flags_.similar_mode), model_.info().num_layers,
                      &similar_.similar);
@@ -334,6 +341,7 @@ class ModeRuns {
     if (mode != "similar") return Status::Ok();
     figures_.back().similar = SimilarFiguresOf(stats);
     SimilarFigures& similar = *figures_.back().similar;
+    similar.foreign_calibration = flags_.foreign_calibration;
     AddShadows(**target, &similar);
     target->reset();  // its memory is the next one's
     return AddDistances(model_, workload_, options, kComparedAnswers, &similar);

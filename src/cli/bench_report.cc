@@ -76,6 +76,7 @@ ordered_json ModeJson(const ModeFigures& figures) {
   }
   if (figures.similar) {
     const SimilarFigures& similar = *figures.similar;
+    if (similar.foreign_calibration) json["foreign_calibration"] = true;
     json["similar_tokens"] = similar.similar_tokens;
     json["accepted"] = similar.accepted;
     json["enlarged"] = similar.enlarged;

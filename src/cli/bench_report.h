@@ -24,6 +24,7 @@ struct EngineFigures {
 
 // What similar reuse did; mode similar only.
 struct SimilarFigures {
+  bool foreign_calibration = false;  // its parameters and open classes are another model's
   uint64_t similar_tokens = 0, accepted = 0, enlarged = 0, match_ns = 0;
   std::map<std::string, uint64_t> rejected;   // by reason: exact from the start
   std::map<std::string, uint64_t> fallbacks;  // by reason: exact after an attempt

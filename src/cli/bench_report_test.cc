@@ -60,6 +60,7 @@ TEST(BenchReport, ModeSimilarSaysWhatWasLentAndHowFarItsAnswersAre) {
   EXPECT_EQ(json["similar"]["rejected"]["no_donor"], 2);
   EXPECT_EQ(json["similar"]["fallbacks"]["diverged"], 1);
   EXPECT_TRUE(json["similar"]["mean_kl"].is_null()) << "nothing was compared";
+  EXPECT_FALSE(json["similar"].contains("foreign_calibration"));
 
   similar.similar->compared = 5;
   similar.similar->mean_kl = 0.002;

@@ -29,7 +29,9 @@ struct CalibrateFlags {
   uint32_t pairs = CalibrationOptions{}.accepts, ctx = CalibrationOptions{}.context;
   uint64_t seed = 1;
   uint32_t decisive = CalibrationOptions{}.decisive;
-  bool quick = false, no_noise = false, quiet = false, experiments = false;
+  uint32_t experiment_pairs = CalibrationOptions{}.experiment_pairs;
+  bool quick = false, no_noise = false, quiet = false, experiments = false,
+       experiments_only = false;
 };
 
 std::vector<std::string> ClassNames() {
@@ -45,7 +47,7 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
   app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
       ->type_name("FILE");
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
+      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
       ->capture_default_str();
   app.add_option("--threads", flags.threads,
                  "Threads that compute; default: physical cores that this process may use")
@@ -67,6 +69,12 @@ void AddOptions(CLI::App& app, CalibrateFlags& flags) {
   app.add_flag("--experiments", flags.experiments,
                "Also measure windows against prompt lengths, and modes of reuse against quality, "
                "time and memory");
+  app.add_flag("--experiments-only", flags.experiments_only,
+               "Measure these alone, with the loosest setting: no calibration is written");
+  app.add_option("--experiment-pairs", flags.experiment_pairs,
+                 "Pairs on which modes and distances are compared; beside them --decisive")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   app.add_option("--seed", flags.seed, "Of the pairs")->capture_default_str();
   app.add_option("--similar-mode", flags.similar_mode,
                  "Which rows run: the mode that is measured, and written")
@@ -114,7 +122,14 @@ std::string CommandOf(const CalibrateFlags& flags, uint32_t pairs) {
   if (flags.decisive != CalibrationOptions{}.decisive) {
     command += " --decisive " + std::to_string(flags.decisive);
   }
-  if (flags.experiments) command += " --experiments";
+  if (flags.experiments_only) {
+    command += " --experiments-only";
+  } else if (flags.experiments) {
+    command += " --experiments";
+  }
+  if (flags.experiment_pairs != CalibrationOptions{}.experiment_pairs) {
+    command += " --experiment-pairs " + std::to_string(flags.experiment_pairs);
+  }
   if (!flags.prompts.empty()) command += " --prompts FILE";
   return command;
 }
@@ -128,6 +143,48 @@ Status CheckModel(const model::Model& model, ReuseMode mode) {
   return CreateCache(options).status();
 }
 
+Status AddExperiments(const CalibrateFlags& flags, const model::Model& model,
+                      const CalibrationOptions& options, CalibrationFigures* figures) {
+  auto experiments = RunExperiments(model, options, *figures, [&](const std::string& what) {
+    if (!flags.quiet) std::fprintf(stderr, "experiments: %s\n", what.c_str());
+  });
+  if (!experiments.ok()) return experiments.status();
+  figures->experiments = std::move(experiments->section);
+  figures->memory = std::move(experiments->memory);
+  return Status::Ok();
+}
+
+Status WriteReport(const CalibrateFlags& flags, const model::ModelInfo& info,
+                   const CalibrationFigures& figures) {
+  const auto images = WriteCalibrationPlots(flags.report, figures);
+  if (!images.ok()) return images.status();
+  return WriteText("--report", flags.report,
+                   flags.experiments_only ? ExperimentReport(info, figures, *images)
+                                          : CalibrationReport(info, figures, *images));
+}
+
+int ExperimentAlone(const CalibrateFlags& flags, const model::Model& model,
+                    const CalibrationOptions& options) {
+  if (flags.report.empty()) {
+    return Fail({StatusCode::kInvalidArgument, "--experiments-only: --report does not say where"});
+  }
+  CalibrationFigures figures;
+  figures.seed = options.seed;
+  figures.command = CommandOf(flags, options.accepts);
+  figures.ladder = CalibrationLadder(model.info().num_layers, options.mode);
+  figures.choice.setting = figures.ladder.size() - 1;
+  const double cpu_start = ProcessCpuSeconds();
+  if (const Status status = AddExperiments(flags, model, options, &figures); !status.ok()) {
+    return Fail(status);
+  }
+  figures.cpu_s = ProcessCpuSeconds() - cpu_start;
+  if (const Status status = WriteReport(flags, model.info(), figures); !status.ok()) {
+    return Fail(status);
+  }
+  std::printf("written: %s\n", flags.report.c_str());
+  return 0;
+}
+
 int Calibrate(const CalibrateFlags& flags) {
   CalibrationOptions options;
   options.threads = ChooseThreads(flags.threads);
@@ -136,6 +193,8 @@ int Calibrate(const CalibrateFlags& flags) {
   options.context = flags.ctx;
   options.decisive = flags.quick ? 0 : flags.decisive;
   options.accepts = flags.quick ? std::min(flags.pairs, kQuickPairs) : flags.pairs;
+  options.experiment_pairs =
+      flags.quick ? std::min(flags.experiment_pairs, kQuickPairs) : flags.experiment_pairs;
   for (size_t i = 0; i < options.classes.size(); ++i) {
     options.classes[i] = std::ranges::count(flags.classes, ClassNames()[i]) > 0;
   }
@@ -147,6 +206,7 @@ int Calibrate(const CalibrateFlags& flags) {
   auto model = OpenModel(flags.model, flags.kv_type, flags.quiet);
   if (!model.ok()) return Fail(model.status());
   if (const Status status = CheckModel(**model, options.mode); !status.ok()) return Fail(status);
+  if (flags.experiments_only) return ExperimentAlone(flags, **model, options);
   CalibrationFigures figures;
   std::unique_ptr<model::Model> other;
   if (!flags.no_noise && !flags.quick) {
@@ -173,11 +233,8 @@ int Calibrate(const CalibrateFlags& flags) {
   progress.reset();
   if (!measured.ok()) return Fail(measured);
   if (flags.experiments) {
-    auto experiments = RunExperiments(**model, options, figures, [&](const std::string& what) {
-      if (!flags.quiet) std::fprintf(stderr, "experiments: %s\n", what.c_str());
-    });
-    if (!experiments.ok()) return Fail(experiments.status());
-    figures.experiments = *std::move(experiments);
+    const Status status = AddExperiments(flags, **model, options, &figures);
+    if (!status.ok()) return Fail(status);
   }
   figures.cpu_s = ProcessCpuSeconds() - cpu_start;
 
@@ -190,10 +247,7 @@ int Calibrate(const CalibrateFlags& flags) {
   const std::string out = flags.out.empty() ? "share/kvlink/" + info.digest + ".json" : flags.out;
   if (const Status status = WriteText("--out", out, text); !status.ok()) return Fail(status);
   if (!flags.report.empty()) {
-    const auto images = WriteCalibrationPlots(flags.report, figures);
-    if (!images.ok()) return Fail(images.status());
-    const Status status =
-        WriteText("--report", flags.report, CalibrationReport(info, figures, *images));
+    const Status status = WriteReport(flags, info, figures);
     if (!status.ok()) return Fail(status);
   }
   std::printf("%swritten: %s\n", CalibrationTable(figures).c_str(), out.c_str());

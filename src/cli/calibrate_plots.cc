@@ -121,10 +121,15 @@ Result<std::vector<ReportImage>> WriteCalibrationPlots(const std::string& report
     images.push_back({name, caption});
     return WritePlot(plot, (folder / name).string());
   };
-  const Status written[] = {
-      write("-kl.png", "KL against the share of rows computed", PlotOfDivergence(figures)),
-      write("-refused.png", "Refused pairs by kind of edit", PlotOfRefusals(figures)),
-      write("-ttft.png", "Time to the first token by class", PlotOfFirstToken(figures))};
+  std::vector<Status> written;
+  if (!figures.outcomes.empty()) {
+    written = {write("-kl.png", "KL against the share of rows computed", PlotOfDivergence(figures)),
+               write("-refused.png", "Refused pairs by kind of edit", PlotOfRefusals(figures)),
+               write("-ttft.png", "Time to the first token by class", PlotOfFirstToken(figures))};
+  }
+  if (figures.memory) {
+    written.push_back(write("-memory.png", "KV saved against cells modified", *figures.memory));
+  }
   for (const Status& status : written) {
     if (!status.ok()) return Status(status.code(), "--report: " + status.message());
   }

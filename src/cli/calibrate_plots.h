@@ -14,8 +14,9 @@ LinePlot PlotOfDivergence(const CalibrationFigures& figures);
 BarPlot PlotOfRefusals(const CalibrationFigures& figures);
 BarPlot PlotOfFirstToken(const CalibrationFigures& figures);
 
-// Writes "<report without .md>-kl.png", "-refused.png" and "-ttft.png"; answers what the report
-// shows. kInvalidArgument: a file cannot be written.
+// Writes "<report without .md>-kl.png", "-refused.png" and "-ttft.png", and "-memory.png" of
+// experiments; of experiments alone (no setting was tried) the last one only. Answers what the
+// report shows. kInvalidArgument: a file cannot be written.
 Result<std::vector<ReportImage>> WriteCalibrationPlots(const std::string& report,
                                                        const CalibrationFigures& figures);
 

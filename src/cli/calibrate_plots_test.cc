@@ -89,5 +89,21 @@ TEST(CalibrationPlots, LieBesideTheReport) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(CalibrationPlots, ExperimentsAddAChartAndHaveItAlone) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "experiment-plots";
+  CalibrationFigures figures = Figures();
+  figures.memory = LinePlot{"t", "x", "y", false, false, {{"seam", {{1, 2}, {3, 4}}}}, {}};
+  const auto beside = WriteCalibrationPlots((folder / "model.md").string(), figures);
+  ASSERT_TRUE(beside.ok()) << beside.status().message();
+  EXPECT_EQ(beside->size(), 4u);
+  figures.outcomes.clear();
+  const auto alone = WriteCalibrationPlots((folder / "alone.md").string(), figures);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  ASSERT_EQ(alone->size(), 1u);
+  EXPECT_EQ((*alone)[0].file, "alone-memory.png");
+  EXPECT_GT(std::filesystem::file_size(folder / "alone-memory.png"), 5000u);
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace kvlink::cli

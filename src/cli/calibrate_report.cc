@@ -161,6 +161,14 @@ std::string SettingList(const CalibrationFigures& figures) {
   return text;
 }
 
+std::string ImageLines(const std::vector<ReportImage>& images) {
+  std::string text;
+  for (const ReportImage& image : images) {
+    text += "![" + image.caption + "](" + image.file + ")\n\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 DistanceSummary Summarise(const std::vector<Distance>& distances) {
@@ -207,6 +215,16 @@ std::string CalibrationTable(const CalibrationFigures& figures) {
   return text + DecisiveLine(figures.outcomes[figures.choice.setting]);
 }
 
+std::string ExperimentReport(const model::ModelInfo& info, const CalibrationFigures& figures,
+                             const std::vector<ReportImage>& images) {
+  return "# Experiments with " + info.name + " (" + info.weight_type + ")\n\n" +
+         Format(
+             "Model digest %s, %u layers. Seed %llu, %.0f s of processor time. Made by `%s`.\n\n",
+             info.digest.c_str(), info.num_layers, static_cast<unsigned long long>(figures.seed),
+             figures.cpu_s, figures.command.c_str()) +
+         ImageLines(images) + figures.experiments;
+}
+
 std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures,
                               const std::vector<ReportImage>& images) {
   const CalibrationSetting& chosen = figures.ladder[figures.choice.setting];
@@ -249,9 +267,7 @@ std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFig
         figures.noise_name.c_str(), figures.noise.size(),
         DistanceCells(Summarise(figures.noise)).c_str());
   }
-  for (const ReportImage& image : images) {
-    text += "![" + image.caption + "](" + image.file + ")\n\n";
-  }
+  text += ImageLines(images);
   text += "## Settings and classes\n\nStrictest first; a class leaves at its first failure.\n\n" +
           SettingList(figures) + "\n" + kClassHead;
   for (size_t setting = 0; setting < figures.ladder.size(); ++setting) {

@@ -2,10 +2,12 @@
 // wrong; per kind and place of edit how far the answers were; the edits that decide; the reasons.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/calibrate_choose.h"
+#include "cli/plot.h"
 #include "model/model.h"
 
 namespace kvlink::cli {
@@ -29,8 +31,9 @@ struct CalibrationFigures {
   double prefill_us_per_row = 0;
   double cpu_s = 0;
   uint64_t seed = 0;
-  std::string command;      // that makes the report again
-  std::string experiments;  // a section of the report; empty: none were made
+  std::string command;             // that makes the report again
+  std::string experiments;         // a section of the report; empty: none were made
+  std::optional<LinePlot> memory;  // of the experiments: cells modified against KV saved
 };
 
 // A picture that lies beside the report.
@@ -40,6 +43,10 @@ struct ReportImage {
 
 std::string CalibrationReport(const model::ModelInfo& info, const CalibrationFigures& figures,
                               const std::vector<ReportImage>& images);
+
+// The experiments alone, where nothing was calibrated.
+std::string ExperimentReport(const model::ModelInfo& info, const CalibrationFigures& figures,
+                             const std::vector<ReportImage>& images);
 
 // The table of classes at the chosen setting, for the terminal.
 std::string CalibrationTable(const CalibrationFigures& figures);

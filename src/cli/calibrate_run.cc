@@ -98,13 +98,9 @@ class Calibration {
     exact_ = *std::move(exact);
     auto tokens = TokensOf(group.donor, group.start);
     if (!tokens.ok()) return tokens.status();
-    for (int round = 0; round < 2; ++round) {  // the first faults the weights in
-      exact_->Clear();
-      const double start = ProcessCpuSeconds();
-      if (Status status = Lend(*runner_, *exact_, *tokens); !status.ok()) return status;
-      const double us = (ProcessCpuSeconds() - start) * 1e6;
-      figures_.prefill_us_per_row = us / static_cast<double>(tokens->size() * options_.threads);
-    }
+    const auto us = PrefillUsPerRow(*runner_, *exact_, *tokens, options_.threads);
+    if (!us.ok()) return us.status();
+    figures_.prefill_us_per_row = *us;
     for (const CalibrationSetting& setting : figures_.ladder) {
       auto cache = NewCache(model_, setting.options);
       if (!cache.ok()) return cache.status();
@@ -189,10 +185,7 @@ class Calibration {
     auto exact = RunExactly(*runner_, *exact_, tokens);
     if (!exact.ok()) return exact.status();
     if (Status status = MeasureNoise(tokens, *exact); !status.ok()) return status;
-    const model::Tokenizer& tokenizer = model_.tokenizer();
-    const auto end = std::ranges::find_if(
-        exact->tokens, [&](TokenId token) { return tokenizer.IsEndOfGeneration(token); });
-    const std::string answer = tokenizer.Decode({exact->tokens.begin(), end}, false);
+    const std::string answer = GreedyAnswer(model_.tokenizer(), exact->tokens);
     for (size_t i = 0; i < similar_.size(); ++i) {
       auto trial = TrySimilar(*runner_, *similar_[i], tokens, *exact, Decides(pair.kind));
       if (!trial.ok()) return trial.status();

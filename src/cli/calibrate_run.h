@@ -24,6 +24,7 @@ struct CalibrationOptions {
   // Pairs with an edit that decides, in which the exact answer, whose start is given, holds the new
   // fact: tried after all others until there are so many.
   uint32_t decisive = 100;
+  uint32_t experiment_pairs = 24;          // of the comparison of modes and distances
   uint32_t noise_pairs = 60;               // exact runs for the noise floor; 0: none
   uint32_t context = 2048;                 // longer prompts are left out
   Workload own;                            // the user's prompts; tried first

@@ -55,12 +55,6 @@ uint64_t HeldBytes(const Cache& cache) {
   return (stats.total_pages - stats.free_pages) * stats.page_bytes;
 }
 
-std::string GreedyAnswer(const model::Tokenizer& tokenizer, std::span<const TokenId> tokens) {
-  const auto end = std::ranges::find_if(
-      tokens, [&](TokenId token) { return tokenizer.IsEndOfGeneration(token); });
-  return tokenizer.Decode({tokens.begin(), end}, false);
-}
-
 // Goes on greedily where the answer leaves the exact one's tokens; up to there they are its own.
 Result<std::string> Answer(PromptRunner& runner, Sequence& sequence, const ExactRun& exact,
                            std::span<const float> forced) {
@@ -175,6 +169,24 @@ Result<std::vector<float>> PromptRunner::Force(Sequence& sequence,
   return std::vector<float>(*logits, *logits + size_t{count} * vocab_size());
 }
 
+std::string GreedyAnswer(const model::Tokenizer& tokenizer, std::span<const TokenId> tokens) {
+  const auto end = std::ranges::find_if(
+      tokens, [&](TokenId token) { return tokenizer.IsEndOfGeneration(token); });
+  return tokenizer.Decode({tokens.begin(), end}, false);
+}
+
+Result<double> PrefillUsPerRow(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt,
+                               int threads) {
+  double us = 0;
+  for (int round = 0; round < 2; ++round) {
+    cache.Clear();
+    const double start_s = ProcessCpuSeconds();
+    if (Status status = Lend(runner, cache, prompt); !status.ok()) return status;
+    us = (ProcessCpuSeconds() - start_s) * 1e6;
+  }
+  return us / (static_cast<double>(prompt.size()) * threads);
+}
+
 Status Lend(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt) {
   const LookupRequest request = RequestOf(prompt, SimilarPolicy::kOff);
   auto sequence = cache.Begin(request, cache.Lookup(request));
@@ -272,12 +284,13 @@ Result<SimilarTrial> TrySimilar(PromptRunner& runner, Cache& cache, std::span<co
   trial.reason = verdict.reason;
   trial.cpu_s = ProcessCpuSeconds() - start_s;
   trial.added_bytes = HeldBytes(cache) - std::min(bytes_before, HeldBytes(cache));
-  if (verdict.action == Verdict::Action::kFallBack) return trial;
+  const bool is_refused = verdict.action == Verdict::Action::kFallBack;
+  if (is_refused && !wants_answer) return trial;
 
   auto rest = runner.Force(sequence, std::span(exact.tokens).first(kForced - 1));
   if (!rest.ok()) return rest.status();
   first.insert(first.end(), rest->begin(), rest->end());
-  trial.distance = DistanceOf(exact, first, runner.vocab_size());
+  if (!is_refused) trial.distance = DistanceOf(exact, first, runner.vocab_size());
   if (wants_answer) {
     auto answer = Answer(runner, sequence, exact, first);
     if (!answer.ok()) return answer.status();

@@ -57,6 +57,14 @@ struct ExactRun {
   }
 };
 
+// The tokens' text, up to the end of generation if it is among them.
+std::string GreedyAnswer(const model::Tokenizer& tokenizer, std::span<const TokenId> tokens);
+
+// Processor time of an exact prefill in us a row and thread, of the second of two runs: the first
+// one faults the weights in. Clears `cache`.
+Result<double> PrefillUsPerRow(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt,
+                               int threads);
+
 // Runs a donor exactly: `cache` lends its rows from then on.
 Status Lend(PromptRunner& runner, Cache& cache, std::span<const TokenId> prompt);
 
@@ -87,7 +95,8 @@ struct SimilarTrial {
   double compute_share = 0, modified_share = 0;
   uint64_t added_bytes = 0;  // of KV: pages beside the donor's, up to the verdict
   Distance distance;         // when accepted
-  std::string answer;        // kForced greedy tokens of its own; when accepted and asked for
+  // kForced greedy tokens of its own, when asked for; of a refused one what was kept back.
+  std::string answer;
   bool is_accepted() const { return was_planned && reason == SimilarReason::kNone; }
   // Of the rows that exact reuse would compute.
   double computed_share() const {

@@ -131,7 +131,7 @@ Status ReadClasses(const std::string& path, const Json& values, SimilarModel* mo
   return Status::Ok();
 }
 
-Status ReadCalibration(const std::string& path, const model::ModelInfo& info,
+Status ReadCalibration(const std::string& path, const model::ModelInfo& info, bool any_model,
                        CacheOptions* options) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {StatusCode::kNotFound, "--calibration: cannot read '" + path + "'"};
@@ -143,7 +143,8 @@ Status ReadCalibration(const std::string& path, const model::ModelInfo& info,
     return Bad(path, "has version " + json.value("version", Json(nullptr)).dump() +
                          ", this program reads " + std::to_string(kVersion));
   }
-  if (const std::string digest = json.value("model_digest", ""); digest != info.digest) {
+  if (const std::string digest = json.value("model_digest", "");
+      digest != info.digest && !any_model) {
     return Bad(path,
                "is of model " + digest + ", not of " + info.path + ", which is " + info.digest);
   }
@@ -214,7 +215,7 @@ SimilarModel DescribeForSimilar(const model::Model& model) {
 }
 
 Status SetUpSimilar(SimilarPolicy policy, const std::string& calibration_file,
-                    const model::Model& model, CacheOptions* options) {
+                    const model::Model& model, CacheOptions* options, bool any_model) {
   if (policy == SimilarPolicy::kOff) return Status::Ok();
   std::string path = calibration_file;
   if (path.empty()) {
@@ -223,7 +224,9 @@ Status SetUpSimilar(SimilarPolicy policy, const std::string& calibration_file,
     path = *std::move(found);
   }
   options->similar_model = DescribeForSimilar(model);
-  if (Status status = ReadCalibration(path, model.info(), options); !status.ok()) return status;
+  if (Status status = ReadCalibration(path, model.info(), any_model, options); !status.ok()) {
+    return status;
+  }
   options->similar.policy = policy;
   return Status::Ok();
 }

@@ -39,8 +39,10 @@ SimilarPolicy ParseSimilarPolicy(const std::string& name);
 
 // Fills options->similar and options->similar_model. kNotFound: no calibration of this model (says
 // where it looked); kDataLoss: the file is not one, or of another model; kInvalidArgument: a value.
+// `any_model`: another model's file will do, to measure what its parameters do here; never to
+// serve.
 Status SetUpSimilar(SimilarPolicy policy, const std::string& calibration_file,
-                    const model::Model& model, CacheOptions* options);
+                    const model::Model& model, CacheOptions* options, bool any_model = false);
 
 // What the model's tokens and attention are, whatever the policy.
 SimilarModel DescribeForSimilar(const model::Model& model);
