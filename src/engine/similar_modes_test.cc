@@ -507,5 +507,90 @@ TEST_P(SimilarMode, OnTheDefaultModelIsAFullPrefillOrNearIt) {
   EXPECT_LT(Divergence(exact, part.logits), 0.05);
 }
 
+// Tests 3 and 7: in a network of one layer K and V depend on the token and its place alone, so a
+// donor's rows, read from where they have moved to, are the prompt's own but for rounding, however
+// its angles are scaled.
+struct Rotation {
+  const char* name;
+  void (*set)(model::TinyModel& tiny);
+};
+
+void SetYarn(gguf_context* keys, float attn_factor) {
+  gguf_set_val_str(keys, "llama.rope.scaling.type", "yarn");
+  gguf_set_val_f32(keys, "llama.rope.scaling.factor", 4);
+  gguf_set_val_f32(keys, "llama.rope.scaling.attn_factor", attn_factor);
+  gguf_set_val_u32(keys, "llama.rope.scaling.original_context_length", 128);
+}
+
+class ScaledRotation : public ::testing::TestWithParam<Rotation> {
+ protected:
+  static std::unique_ptr<model::Model> Load(const Rotation& rotation, uint32_t num_layers) {
+    model::TinyModel tiny;
+    tiny.num_layers = num_layers;
+    tiny.embedding = 128;
+    tiny.head_dim = 64;
+    tiny.feed_forward = 256;
+    rotation.set(tiny);
+    const std::string path = model::TestFolder() + "/similar-" + rotation.name + "-" +
+                             std::to_string(num_layers) + ".gguf";
+    EXPECT_TRUE(model::WriteTinyModel(tiny, path));
+    model::LoadOptions options;
+    options.path = path;
+    options.kv_type = KvType::kF16;
+    auto loaded = model::Model::Load(options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().ToString();
+    return *std::move(loaded);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, ScaledRotation,
+    ::testing::Values(Rotation{"plain", [](model::TinyModel&) {}},
+                      Rotation{"linear",
+                               [](model::TinyModel& tiny) {
+                                 tiny.edit_keys = [](gguf_context* keys) {
+                                   gguf_set_val_f32(keys, "llama.rope.scale_linear", 2);
+                                 };
+                               }},
+                      Rotation{"yarn",
+                               [](model::TinyModel& tiny) {
+                                 tiny.edit_keys = [](gguf_context* keys) { SetYarn(keys, 1); };
+                               }},
+                      Rotation{"yarn_attn",
+                               [](model::TinyModel& tiny) {
+                                 tiny.edit_keys = [](gguf_context* keys) { SetYarn(keys, 1.2f); };
+                               }},
+                      Rotation{"llama3", [](model::TinyModel& tiny) { tiny.rope_factors = 32; }}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(ScaledRotation, RowsOfOneLayerAreExactWhereverTheyMoveTo) {
+  const auto model = Load(GetParam(), 1);
+  for (const size_t clock_tokens : {kClock, kClock + 5, kClock - 3}) {
+    Bench bench(With(ReuseMode::kSeam, 1), 64, *model);
+    bench.Exact(Prompt(1));
+    const Tokens prompt = Prompt(2, clock_tokens);
+    const auto run = bench.Borrow(prompt);
+    ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+    uint32_t computed = 0;
+    for (const Selection::Range& range : run.sequence->computed_rows()) computed += range.num_rows;
+    EXPECT_LT(computed, prompt.size() / 2);
+    const Logits exact = Bench(SimilarOptions(), 64, *model).Exact(prompt).logits;
+    EXPECT_LT(Divergence(exact, run.logits), 1e-6) << clock_tokens << " tokens of clock";
+  }
+}
+
+// Rows that run in a shifted span are written in the donor's frame and read through its shift.
+TEST_P(ScaledRotation, RowsWrittenInADonorsFrameAreThoseOfAFullPrefill) {
+  const auto model = Load(GetParam(), 9);
+  const Tokens prompt = Prompt(2, kClock + 5);
+  const Logits exact = Bench(SimilarOptions(), 64, *model).Exact(prompt).logits;
+  for (const ReuseMode mode : {ReuseMode::kLayered, ReuseMode::kBlend, ReuseMode::kAnchored}) {
+    Bench bench(WithAllRows(mode, 9), 64, *model);
+    bench.Exact(Prompt(1));
+    const auto run = bench.Borrow(prompt);
+    ASSERT_TRUE(run.is_borrowed()) << SimilarReasonName(run.reason);
+    EXPECT_LT(Divergence(exact, run.logits), 1e-4);
+  }
+}
+
 }  // namespace
 }  // namespace kvlink::engine

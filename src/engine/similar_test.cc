@@ -125,6 +125,37 @@ TEST(SimilarRequests, LeaveNothingThatAnExactRequestFinds) {
   EXPECT_EQ(outcome->report().similar_reason, SimilarReason::kPolicy);
 }
 
+// Acceptance 13: what comes once does not make later hits smaller, or the index larger for ever.
+TEST(SimilarRequests, LendAsMuchAfterHundredsOfNovelPrompts) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.pages = 512;
+  Harness harness(options);
+  const auto novel = [&](uint32_t first, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      GenerationRequest request = Greedy(Prompt(200, 1000 + first + i), 1);
+      request.similar = SimilarPolicy::kOn;
+      harness.Run(request);
+    }
+    return harness.engine().Stats().cache;
+  };
+  const auto borrow = [&](uint32_t time) {
+    harness.Run(Clock(time));
+    const uint32_t lent = harness.Run(Clock(time + 1))->report().similar_tokens;
+    harness.ExpectIdle();
+    harness.cache().Clear();
+    return lent;
+  };
+  const uint32_t before = borrow(1);
+  EXPECT_GT(before, kPromptTokens * 8 / 10);
+  const CacheStats some = novel(0, 150), more = novel(150, 300);
+  EXPECT_GT(some.evicted_blocks, 0u) << "the cache was never full";
+  EXPECT_LE(more.donors, more.total_pages);
+  EXPECT_LE(more.tracking_bytes, some.tracking_bytes * 12 / 10);
+  harness.Run(Clock(3));  // among the donors that are left
+  EXPECT_EQ(harness.Run(Clock(4))->report().similar_tokens, before);
+  harness.ExpectIdle();
+}
+
 TEST(SimilarRequests, NeverBorrowForPromptLogprobs) {
   Harness harness(With(Check::kAcceptsAll));
   harness.Run(Clock(1));
