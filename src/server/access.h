@@ -20,6 +20,7 @@ struct Caller {
   std::string tenant = "default";  // for logs, lists and limits
   std::string scope = "default";   // Namespace::tenant: whose blocks the caller shares
   TenantSettings settings;
+  Rights rights = Rights::All();
   bool several_tenants = false;  // the server has others as well
 };
 

@@ -59,6 +59,15 @@ Parsed<ApiRequest> ParsePrompt(const std::string& body, const Limits& limits, ui
   return parsed;
 }
 
+std::optional<ApiError> CheckOnePrompt(const ApiRequest& request, const char* what) {
+  if (request.prompts.size() <= 1) return std::nullopt;
+  return ApiError{400,
+                  std::string("prompt: ") + what + " for one prompt, not " +
+                      std::to_string(request.prompts.size()) +
+                      ", so that it is taken whole or refused",
+                  "prompt", ""};
+}
+
 Json Describe(const engine::RequestReport& report) {
   return {{"prompt_tokens", report.prompt_tokens},
           {"cached_tokens", report.cached_tokens},
@@ -116,13 +125,17 @@ Parsed<PinRequest> ParsePinRequest(const std::string& body, const Limits& limits
   if (fields.error()) return *fields.error();
   PinRequest out{PromptOf(std::get<ApiRequest>(std::move(parsed))),
                  std::chrono::milliseconds(static_cast<int64_t>(ttl_s * 1e3 + 0.5))};
-  if (out.prompt.prompts.size() > 1) {
-    return ApiError{400,
-                    "prompt: a pin is for one prompt, not " +
-                        std::to_string(out.prompt.prompts.size()) +
-                        ", so that it is taken whole or refused",
-                    "prompt", ""};
-  }
+  if (auto error = CheckOnePrompt(out.prompt, "a pin is")) return *error;
+  return out;
+}
+
+Parsed<ApiRequest> ParseUnpinRequest(const std::string& body, const Limits& limits,
+                                     uint32_t vocab_size) {
+  nlohmann::json json;
+  Parsed<ApiRequest> parsed = ParsePrompt(body, limits, vocab_size, &json);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  ApiRequest out = PromptOf(std::get<ApiRequest>(std::move(parsed)));
+  if (auto error = CheckOnePrompt(out, "taking a pin back is")) return *error;
   return out;
 }
 
@@ -155,6 +168,14 @@ std::string PinAnswer(uint32_t prompt_tokens, uint32_t pinned_tokens, std::chron
                {"prompt_tokens", prompt_tokens},
                {"pinned_tokens", pinned_tokens},
                {"ttl_s", static_cast<double>(ttl.count()) * 1e-3},
+               {"pinned_bytes", pinned_bytes}})
+      .dump();
+}
+
+std::string UnpinAnswer(uint32_t prompt_tokens, uint32_t unpinned_tokens, uint64_t pinned_bytes) {
+  return Json({{"object", "kvlink.unpin"},
+               {"prompt_tokens", prompt_tokens},
+               {"unpinned_tokens", unpinned_tokens},
                {"pinned_bytes", pinned_bytes}})
       .dump();
 }

@@ -55,6 +55,20 @@ TEST(Admin, WhatIsNoPinIsRefusedByNameAndValue) {
   EXPECT_EQ(refused("").status, 400);
 }
 
+TEST(Admin, UnpinningIsForOnePromptAsPinningIs) {
+  const auto parsed = ParseUnpinRequest(
+      R"({"prompt": "abc", "cache_salt": "s", "temperature": 1.5, "n": 4})", Limits{}, kVocab);
+  const ApiRequest* request = std::get_if<ApiRequest>(&parsed);
+  ASSERT_NE(request, nullptr) << ErrorIn(parsed).message;
+  EXPECT_EQ(request->generation.ns.salt, "s");
+  EXPECT_EQ(request->generation.n, 1u);
+  const auto refused = [](const char* body) {
+    return ErrorIn(ParseUnpinRequest(body, {}, kVocab));
+  };
+  EXPECT_EQ(refused("{}").code, "missing_field");
+  EXPECT_NE(refused(R"({"prompt": ["a", "b"]})").message.find("not 2"), std::string::npos);
+}
+
 TEST(Admin, WarmingGeneratesOneHiddenGreedyToken) {
   const auto parsed = ParseWarmRequest(
       R"({"prompt": ["a", "b"], "max_tokens": 99, "temperature": 1, "stream": true})", Limits{},

@@ -16,6 +16,7 @@
 #include "server/answer_style.h"
 #include "server/api_keys.h"
 #include "server/api_request.h"
+#include "server/blocks.h"
 #include "server/chat_setup.h"
 #include "server/generation.h"
 #include "server/http.h"
@@ -85,6 +86,10 @@ class Api {
   void Warm(Call call);
   void Flush(Call call);
   void Dashboard(Call call);
+  // In block_routes.cc.
+  void Unpin(Call call);
+  void ListBlocks(Call call);
+  void ShowBlock(Call call);
 
   // `style` null: OpenAI's.
   void Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerStyle> style = nullptr);
@@ -118,6 +123,7 @@ class Api {
   ToolTemplate tool_template_;
   ToolOrders tool_orders_;
   std::shared_ptr<ResponseStore> responses_;
+  BlockPages block_pages_;
   GenerationContext generation_context_;
   std::function<uint64_t()> connection_count_;
   const uint64_t id_prefix_;

@@ -155,8 +155,14 @@ class PrometheusMetrics : public Metrics {
                             {"peak_in_use", static_cast<double>(cache.peak_in_use_bytes)},
                             {"cached", static_cast<double>(cache.cached_bytes)},
                             {"pinned", static_cast<double>(cache.pinned_bytes)},
+                            {"shared", static_cast<double>(cache.shared_bytes)},
+                            {"without_sharing", static_cast<double>(cache.without_sharing_bytes)},
                             {"budget", static_cast<double>(cache.budget_bytes)}},
                            "state"));
+    gauge("kvlink_kv_saved_bytes",
+          "What running requests would take if each had its own copy, less what they take.",
+          static_cast<double>(cache.without_sharing_bytes) -
+              static_cast<double>(cache.in_use_bytes));
     families.push_back(Now("kvlink_cow_copies_total", "Copies of shared pages by kind.",
                            MetricType::Counter,
                            {{"full", static_cast<double>(cache.cow_full_copies)},
