@@ -9,6 +9,9 @@
 // has committed them (it is looked up again and hits), is gone, or is late. Then the oldest waiter
 // takes over: it begins, is the new leader, and the others find it in flight.
 //
+// Quotas: where a tenant's own quota of KV is full of what its requests use, none of its requests
+// starts until one of them ends; those of others go on.
+//
 // Loads: a request whose next blocks are in a colder tier waits in the same way while they are
 // loaded, one load at most each time it is in the queue; then it is looked up again, and hits.
 // While all sequences are taken the oldest waiting requests load already (prefetch).
@@ -91,7 +94,8 @@ LoadStart StartLoad(Core& core, Request& request) {
     core.kv_grew = true;
     return LoadStart::kStarted;
   }
-  if (load.status().code() != StatusCode::kResourceExhausted) {
+  if (load.status().code() != StatusCode::kResourceExhausted &&
+      load.status().code() != StatusCode::kQuotaExhausted) {
     request.may_load = false;
     return LoadStart::kNothing;
   }
@@ -187,6 +191,11 @@ Candidate CandidateOf(Core& core, const FairTurns::Turn* turn, uint32_t free_lan
   return {best, false};
 }
 
+bool AnyRuns(const Core& core, const FairTurns::Turn* turn) {
+  return std::any_of(core.running.begin(), core.running.end(),
+                     [&](const auto& request) { return request->turn == turn; });
+}
+
 // Tenants with requests that may start, the least served first, then the one that waits longest.
 std::vector<const FairTurns::Turn*> TurnsInOrder(Core& core) {
   std::vector<const FairTurns::Turn*> turns;
@@ -196,7 +205,10 @@ std::vector<const FairTurns::Turn*> TurnsInOrder(Core& core) {
     if (!IsCandidate(*request)) continue;
     if (request->turn == nullptr) {
       shadow = true;
-    } else if (std::exchange(request->turn->seen, walk) != walk) {
+      continue;
+    }
+    request->turn->closed = request->turn->closed && AnyRuns(core, request->turn);
+    if (!request->turn->closed && std::exchange(request->turn->seen, walk) != walk) {
       turns.push_back(request->turn);
     }
   }
@@ -285,9 +297,17 @@ void Start(Core& core, Request& request, std::unique_ptr<Sequence> sequence) {
   ++core.epoch;
   core.kv_grew = true;
   if (!request.started) {
-    if (request.turn != nullptr) request.turn->served += size - request.trunk.next;
+    if (request.turn != nullptr) request.turn->Charge(size - request.trunk.next);
     ReportStart(core, request);
   }
+}
+
+// The tenant's quota is full of what its requests use. False: nothing of it will come back by
+// itself.
+bool WaitsForItsTenant(Core& core, Request& request) {
+  if (request.turn == nullptr) return false;
+  request.turn->closed = AnyRuns(core, request.turn);
+  return request.turn->closed;
 }
 
 Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
@@ -305,6 +325,13 @@ bool TryStart(Core& core, Request& request) {
   while (begun.status().code() == StatusCode::kResourceExhausted && core.running.empty() &&
          DropLoad(core, &request)) {
     begun = core.cache.Begin(LookupOf(request), request.plan);
+  }
+  while (begun.status().code() == StatusCode::kQuotaExhausted && request.turn != nullptr &&
+         !AnyRuns(core, request.turn) && DropLoad(core, &request, request.turn)) {
+    begun = core.cache.Begin(LookupOf(request), request.plan);
+  }
+  if (begun.status().code() == StatusCode::kQuotaExhausted && WaitsForItsTenant(core, request)) {
+    return true;
   }
   if (!begun.ok()) {
     const bool full = begun.status().code() == StatusCode::kResourceExhausted;
@@ -346,9 +373,10 @@ bool TryStart(Core& core, Request& request) {
 
 }  // namespace
 
-bool DropLoad(Core& core, const Request* keep) {
+bool DropLoad(Core& core, const Request* keep, const FairTurns::Turn* turn) {
   for (auto request = core.waiting.rbegin(); request != core.waiting.rend(); ++request) {
     if (request->get() == keep || (*request)->load == nullptr) continue;
+    if (turn != nullptr && (*request)->turn != turn) continue;
     (*request)->load.reset();
     (*request)->load_ended = false;
     (*request)->loaded_rows.clear();

@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "engine/fair_turns.h"
@@ -30,8 +31,9 @@ struct Inbox {
   std::vector<std::unique_ptr<Request>> submissions;  // ids ascending
   std::vector<RequestId> cancels;
   RequestId next_id = 1;
-  size_t waiting = 0;          // length of Core::waiting, for the limit of the queue
-  bool load_progress = false;  // something came from a colder tier
+  size_t waiting = 0;                // length of Core::waiting, for the limit of the queue
+  bool load_progress = false;        // something came from a colder tier
+  std::optional<uint64_t> withhold;  // bytes, when that has changed
   bool stop = false;
 };
 
@@ -131,13 +133,14 @@ Status Validate(const Core& core, const GenerationRequest& request);
 // Ends the request for this reason: its pages are released now; Finish reports it.
 void End(Core& core, Request& request, FinishReason reason, Status status = {});
 // Releases the pages of a running request and puts it back in the queue. Invalidates `request`'s
-// place in `running`.
+// place in `running`. Started again at once it would be preempted again: the caller sees to it that
+// first somebody gives pages back.
 void Preempt(Core& core, Request& request);
 // Takes a running request back into the queue, where its age puts it.
 void Requeue(Core& core, Request& request);
-// Gives up the load of the youngest waiting request, but not of `keep`, for its pages. False: there
-// is none.
-bool DropLoad(Core& core, const Request* keep);
+// Gives up the load of the youngest waiting request, but not of `keep`, for its pages; of a
+// tenant's if `turn` is one. False: there is none.
+bool DropLoad(Core& core, const Request* keep, const FairTurns::Turn* turn = nullptr);
 // The backward check of a prompt that ran on a donor's rows, from its last row's logits. True: its
 // first tokens may be drawn.
 bool PassesCheck(Core& core, Request& request, std::span<const float> logits);

@@ -29,6 +29,7 @@ class SingleThreadEngine final : public Engine {
   const model::Model& model() const override { return core_.model; }
   const EngineOptions& options() const override { return core_.options; }
   Cache& cache() override { return core_.cache; }
+  void Withhold(uint64_t bytes) override;
 
  private:
   void Loop();
@@ -152,7 +153,9 @@ Result<std::unique_ptr<Request>> SingleThreadEngine::MakeRequest(GenerationReque
   request->submitted = core_.Now();
   request->trunk.tokens = request->params.prompt;
   request->width = std::max(request->params.n, request->params.best_of);
-  const uint32_t room = core_.token_limit - request->prompt_size();
+  uint32_t limit = core_.token_limit;
+  if (request->params.max_kv_tokens > 0) limit = std::min(limit, request->params.max_kv_tokens);
+  const uint32_t room = limit - request->prompt_size();
   const uint32_t wanted = request->params.max_tokens;
   request->max_tokens = wanted == 0 ? room : std::min(wanted, room);
   request->report.prompt_tokens = request->prompt_size();
@@ -205,6 +208,14 @@ void SingleThreadEngine::Cancel(RequestId id) {
   core_.inbox.wake.notify_one();
 }
 
+void SingleThreadEngine::Withhold(uint64_t bytes) {
+  {
+    const std::lock_guard lock(core_.inbox.mutex);
+    core_.inbox.withhold = bytes;
+  }
+  core_.inbox.wake.notify_one();
+}
+
 EngineStats SingleThreadEngine::Stats() const {
   EngineStats stats;
   {
@@ -218,6 +229,7 @@ EngineStats SingleThreadEngine::Stats() const {
   stats.refused = refused_;
   stats.cache = core_.cache.Stats();
   stats.tiers = core_.cache.Tiers();
+  stats.tenants = core_.cache.Tenants();
   return stats;
 }
 

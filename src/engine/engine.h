@@ -75,6 +75,8 @@ struct GenerationRequest {
   int logprobs = -1;                      // top alternatives per generated token; -1: none
   int prompt_logprobs = -1;               // likewise for the prompt; forces computing it
   std::chrono::milliseconds deadline{0};  // from submission; 0: none
+  uint32_t weight = 1;                    // of its tenant in fair turns
+  uint32_t max_kv_tokens = 0;  // most tokens of prompt + answer by its tenant's quota; 0: none
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
@@ -162,6 +164,8 @@ struct EngineStats {
   uint64_t callback_errors = 0;  // exceptions that callbacks threw
   CacheStats cache;
   std::vector<TierFigures> tiers;  // fastest first
+  std::vector<TenantUse> tenants;  // that hold something, or have a quota
+  uint64_t withheld_bytes = 0;     // of the KV budget, see Withhold
 };
 
 class Engine {
@@ -179,6 +183,8 @@ class Engine {
   virtual const model::Model& model() const = 0;
   virtual const EngineOptions& options() const = 0;
   virtual Cache& cache() = 0;
+  // The cache does without so many bytes from the next step on (Cache::Withhold). Any thread.
+  virtual void Withhold(uint64_t /*bytes*/) {}
 };
 
 }  // namespace kvlink::engine

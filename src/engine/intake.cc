@@ -1,6 +1,8 @@
 // Intake and Expire: what comes from outside the engine thread, and what time does.
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "engine/core.h"
 
@@ -44,11 +46,12 @@ bool RunIdle(Core& core, std::unique_lock<std::mutex>& lock) {
 
 bool Intake(Core& core) {
   std::vector<RequestId> cancels;
+  std::optional<uint64_t> withhold;
   {
     Inbox& inbox = core.inbox;
     std::unique_lock lock(inbox.mutex);
     const auto handed_in = [&] {
-      return inbox.stop || !inbox.submissions.empty() || !inbox.cancels.empty();
+      return inbox.stop || inbox.withhold || !inbox.submissions.empty() || !inbox.cancels.empty();
     };
     // A waiting request is admitted as soon as nothing runs, unless it waits for a load.
     if (core.waiting.empty() && core.running.empty() && core.shadows.empty()) {
@@ -62,13 +65,15 @@ bool Intake(Core& core) {
     for (std::unique_ptr<Request>& request : inbox.submissions) {
       core.stats.requests += 1;
       core.stats.prompt_tokens += request->prompt_size();
-      request->turn = core.turns.Arrive(request->params.ns.tenant);
+      request->turn = core.turns.Arrive(request->params.ns.tenant, request->params.weight);
       core.waiting.push_back(std::move(request));
     }
     inbox.submissions.clear();
     inbox.waiting = core.waiting.size();
     cancels.swap(inbox.cancels);
+    withhold = std::exchange(inbox.withhold, std::nullopt);
   }
+  if (withhold) core.stats.withheld_bytes = core.cache.Withhold(*withhold);
   for (const RequestId id : cancels) CancelRequest(core, id);
   return true;
 }

@@ -2,7 +2,8 @@
 //
 // Oldest request first. When pages run out what waiting requests load is given up first, then the
 // youngest running request is preempted, so the oldest always gets on and every request finishes in
-// the end; a request that does not fit alone ends with an error.
+// the end; a request that does not fit alone ends with an error. When a tenant's quota is full
+// the same happens among its own requests.
 #include <algorithm>
 #include <string>
 
@@ -44,28 +45,38 @@ Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
   for (const Lane& lane : request.lanes) {
     longest = std::max<uint64_t>(longest, lane.ended ? 0 : request.LaneSize(lane));
   }
+  if (why.code() == StatusCode::kQuotaExhausted) {
+    return {why.code(), "branches: " + std::to_string(request.width) + ", longest " +
+                            std::to_string(longest) + " tokens: " + why.message()};
+  }
   return {StatusCode::kResourceExhausted,
           "branches: " + std::to_string(request.width) + ", longest " + std::to_string(longest) +
               " tokens: more than the KV budget of " + std::to_string(core.budget_tokens) +
               " tokens holds: " + why.message()};
 }
 
-// Frees pages for `request`. False: it lost its own.
+// Frees pages for `request`, of anybody's or, for a quota, of its tenant's. False: it lost its own.
 bool MakeRoom(Core& core, Request& request, const Status& why) {
-  if (DropLoad(core, nullptr)) return true;
+  const bool by_quota = why.code() == StatusCode::kQuotaExhausted;
+  const FairTurns::Turn* const turn = by_quota ? request.turn : nullptr;
+  if (DropLoad(core, nullptr, turn)) return true;
   Request* youngest = nullptr;
   size_t live = 0;
   for (const std::unique_ptr<Request>& other : core.running) {
-    if (other->ending) continue;
+    if (other->ending || (by_quota && other->turn != turn)) continue;
     youngest = other.get();
     ++live;
   }
+  const auto preempt = [&](Request& victim) {
+    (by_quota && turn != nullptr ? request.turn->closed : core.admission_closed) = true;
+    Preempt(core, victim);
+  };
   if (youngest != &request) {
-    Preempt(core, *youngest);
+    preempt(*youngest);
     return true;
   }
   if (live > 1) {
-    Preempt(core, request);
+    preempt(request);
   } else {
     End(core, request, FinishReason::kError, DoesNotFit(core, request, why));
   }
@@ -78,7 +89,8 @@ void PlaceRequest(Core& core, Request& request) {
     if (lane.ended) continue;
     for (Status status = PlaceLane(core, request, lane); !status.ok();
          status = PlaceLane(core, request, lane)) {
-      if (status.code() != StatusCode::kResourceExhausted) {
+      if (status.code() != StatusCode::kResourceExhausted &&
+          status.code() != StatusCode::kQuotaExhausted) {
         End(core, request, FinishReason::kError, std::move(status));
         return;
       }
@@ -101,9 +113,11 @@ void NotePeak(Core& core) {
 }  // namespace
 
 void Place(Core& core) {
-  // Victims go from the back, where the youngest is; an ending request stays until Finish.
-  for (size_t i = 0; i < core.running.size(); ++i) {
-    if (!core.running[i]->ending) PlaceRequest(core, *core.running[i]);
+  // Victims go from behind, or it is this one itself; an ending request stays until Finish.
+  for (size_t i = 0; i < core.running.size();) {
+    Request* const request = core.running[i].get();
+    if (!request->ending) PlaceRequest(core, *request);
+    if (i < core.running.size() && core.running[i].get() == request) ++i;
   }
   NotePeak(core);
 }

@@ -48,6 +48,7 @@ void End(Core& core, Request& request, FinishReason reason, Status status) {
   request.ending = Ending{reason, std::move(status)};
   ReleaseSequences(core, request);
   request.load.reset();
+  if (request.turn != nullptr) request.turn->closed = false;
   core.admission_closed = false;
   core.any_ending = true;
 }
@@ -58,8 +59,6 @@ void Preempt(Core& core, Request& request) {
   request.report.preemptions += 1;
   core.stats.preemptions += 1;
   request.plan_epoch = 0;
-  // Started again at once it would be preempted again: first somebody must give pages back.
-  core.admission_closed = true;
   Requeue(core, request);
 }
 

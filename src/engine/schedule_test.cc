@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "engine/engine.h"
@@ -210,7 +212,8 @@ TEST(Admission, AWideRequestGetsItsSequencesAlthoughNarrowOnesKeepComing) {
 
 // Who finishes in which order when tenants hand these in, while one request runs that holds all
 // sequences. Every request of "flood" is older than any of the others, and long overdue.
-std::vector<std::string> OrderOfEndings(const std::vector<std::pair<std::string, int>>& handed_in) {
+std::vector<std::string> OrderOfEndings(const std::vector<std::pair<std::string, int>>& handed_in,
+                                        const std::map<std::string, uint32_t>& weights = {}) {
   SharedClock clock;
   HarnessOptions options = NoEos();
   options.engine.max_sequences = 1;
@@ -228,6 +231,7 @@ std::vector<std::string> OrderOfEndings(const std::vector<std::pair<std::string,
     for (int i = 0; i < count; ++i) {
       GenerationRequest request = Greedy(Prompt(40, 100 + submitted++), 4);
       request.ns.tenant = tenant;
+      if (weights.contains(tenant)) request.weight = weights.at(tenant);
       const auto id =
           harness.engine().Submit(std::move(request), [&, name = tenant](const Event& event) {
             if (event.kind != Event::Kind::kFinished) return;
@@ -264,22 +268,31 @@ TEST(Admission, TenantsThatAskForEquallyMuchAreServedEquallyMuch) {
   }
 }
 
+TEST(Admission, ATenantOfThreeTimesTheWeightIsServedThreeTimesAsMuch) {
+  const std::vector<std::string> order =
+      OrderOfEndings({{"light", 40}, {"heavy", 40}}, {{"heavy", 3}});
+  for (int end = 8; end <= 48; end += 8) {
+    const auto heavy = std::count(order.begin(), order.begin() + end, "heavy");
+    EXPECT_NEAR(static_cast<double>(heavy), end * 0.75, 2.0) << end;
+  }
+}
+
 TEST(FairTurns, WhoComesBackSavesUpNoTurns) {
   FairTurns turns;
   FairTurns::Turn* busy = turns.Arrive("busy");
   FairTurns::Turn* away = turns.Arrive("away");
-  away->served += 10;
+  away->Charge(10);
   turns.Leave(away, 5);
-  busy->served += 1000;
+  busy->Charge(1000);
   away = turns.Arrive("away");
   EXPECT_EQ(away->served, busy->served);
   turns.Leave(away, 3);
-  EXPECT_EQ(away->served, 1003u);
+  EXPECT_EQ(away->served, 1003);
   away = turns.Arrive("away");  // nor does leaving pay a debt
-  EXPECT_EQ(away->served, 1003u);
+  EXPECT_EQ(away->served, 1003);
   turns.Leave(away, 0);
   turns.Leave(busy, 7);
-  EXPECT_EQ(turns.Arrive("busy")->served, 0u);
+  EXPECT_EQ(turns.Arrive("busy")->served, 0);
 }
 
 TEST(Preemption, TokensAreUnchangedAndRequestsCountOnce) {

@@ -36,6 +36,17 @@ Status ValidatePrompt(const Core& core, const std::vector<TokenId>& prompt) {
   return {};
 }
 
+Status ValidateQuota(const Core& core, const GenerationRequest& request) {
+  if (request.weight == 0) return Invalid("weight is 0; it must be at least 1");
+  const uint64_t quota = request.max_kv_tokens;
+  const uint64_t needed = uint64_t{request.prompt.size()} + 1;
+  if (quota == 0 || needed <= quota) return {};
+  return Invalid("the prompt has " + Str(request.prompt.size()) +
+                 " tokens; the quota of its tenant holds " + Str(quota) + " tokens of KV, " +
+                 Str(quota * core.cache.shape().token_bytes()) +
+                 " bytes, of which the answer needs at least 1 token");
+}
+
 Status ValidateBranches(const Core& core, const GenerationRequest& request) {
   if (request.n == 0) return Invalid("n is 0; it must be at least 1");
   if (request.best_of != 0 && request.best_of < request.n) {
@@ -63,6 +74,7 @@ Status ValidateLogprobs(const Core& core, const char* name, int value) {
 
 Status Validate(const Core& core, const GenerationRequest& request) {
   if (Status status = ValidatePrompt(core, request.prompt); !status.ok()) return status;
+  if (Status status = ValidateQuota(core, request); !status.ok()) return status;
   if (Status status = ValidateBranches(core, request); !status.ok()) return status;
   if (Status status = ValidateLogprobs(core, "logprobs", request.logprobs); !status.ok()) {
     return status;
