@@ -26,7 +26,7 @@ COPY --from=build /kvlink.deb /tmp/kvlink.deb
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends /tmp/kvlink.deb \
     && rm -rf /tmp/kvlink.deb /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --home-dir /var/cache/kvlink --shell /usr/sbin/nologin kvlink \
+    && useradd --uid 10001 --no-create-home --home-dir /var/cache/kvlink --shell /usr/sbin/nologin kvlink \
     && install --directory --owner=kvlink --group=kvlink --mode=0700 /var/cache/kvlink
 USER kvlink
 ENV XDG_CACHE_HOME=/var/cache
