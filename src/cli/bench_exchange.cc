@@ -27,7 +27,8 @@ using SteadyClock = std::chrono::steady_clock;
 // A connected socket whose calls give up at a deadline.
 class Connection {
  public:
-  Connection(const Url& url, SteadyClock::time_point deadline) : url_(url), deadline_(deadline) {}
+  Connection(const Url& url, SteadyClock::time_point deadline, const std::atomic<bool>* stop)
+      : url_(url), deadline_(deadline), stop_(stop) {}
   ~Connection() {
     if (socket_ >= 0) ::close(socket_);
   }
@@ -75,6 +76,7 @@ class Connection {
   Result<size_t> Read(char* data, size_t size) {
     while (true) {
       const ssize_t count = ::recv(socket_, data, size, 0);
+      if (IsStopped()) return Cancelled();
       if (count >= 0) return static_cast<size_t>(count);
       if (!MayGoOn()) return Stopped("broken answer from");
     }
@@ -97,11 +99,16 @@ class Connection {
   }
 
   bool MayGoOn() const {
+    if (IsStopped()) return false;
     if (errno == EINTR) return true;
     return (errno == EAGAIN || errno == EWOULDBLOCK) && SteadyClock::now() < deadline_;
   }
 
+  bool IsStopped() const { return stop_ != nullptr && *stop_; }
+  static Status Cancelled() { return Status(StatusCode::kCancelled, "the request was stopped"); }
+
   Status Stopped(const std::string& what) const {
+    if (IsStopped()) return Cancelled();
     if (errno != EAGAIN && errno != EWOULDBLOCK) return Failure(what, std::strerror(errno));
     return Status(StatusCode::kDeadlineExceeded,
                   "no answer in time from " + url_.host + ":" + std::to_string(url_.port));
@@ -109,6 +116,7 @@ class Connection {
 
   const Url& url_;
   const SteadyClock::time_point deadline_;
+  const std::atomic<bool>* const stop_;
   int socket_ = -1;
 };
 
@@ -178,8 +186,9 @@ Result<Url> ParseUrl(std::string_view text) {
 
 Result<int> SendRequest(const Url& url, const http::request<http::string_body>& request,
                         std::chrono::milliseconds timeout,
-                        const std::function<void(std::string_view)>& on_body) {
-  Connection connection(url, SteadyClock::now() + timeout);
+                        const std::function<void(std::string_view)>& on_body,
+                        const std::atomic<bool>* stop) {
+  Connection connection(url, SteadyClock::now() + timeout, stop);
   if (const Status status = connection.Connect(); !status.ok()) return status;
   std::ostringstream text;
   text << request;

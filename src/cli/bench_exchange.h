@@ -6,6 +6,7 @@
 // thread's.
 #pragma once
 
+#include <atomic>
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
@@ -30,10 +31,12 @@ Result<Url> ParseUrl(std::string_view text);
 
 // Sends the request to the host of `url` and calls `on_body` with each piece of the body as it
 // comes. Answers the HTTP status. kUnavailable: nobody there, a broken answer;
-// kDeadlineExceeded: not done after `timeout` (noticed within a second).
+// kDeadlineExceeded: not done after `timeout`; kCancelled: `stop` became true (both noticed within a
+// second).
 Result<int> SendRequest(const Url& url,
                         const boost::beast::http::request<boost::beast::http::string_body>& request,
                         std::chrono::milliseconds timeout,
-                        const std::function<void(std::string_view)>& on_body);
+                        const std::function<void(std::string_view)>& on_body,
+                        const std::atomic<bool>* stop = nullptr);
 
 }  // namespace kvlink::cli

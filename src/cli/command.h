@@ -19,6 +19,8 @@ struct Command {
 };
 
 Command AddServe(CLI::App& kvlink);
+Command AddRun(CLI::App& kvlink);
+Command AddChat(CLI::App& kvlink);
 Command AddBench(CLI::App& kvlink);
 Command AddCalibrate(CLI::App& kvlink);
 Command AddDoctor(CLI::App& kvlink);
@@ -32,7 +34,7 @@ inline constexpr int kExitBadOption = 2;
 // Prints "kvlink: <message>" on stderr; answers the exit code that belongs to the status.
 int Fail(const Status& status);
 
-// Adds --config; the command line's `run` then sees its values.
+// Adds --config and --print-config; the command line's `run` then sees the file's values.
 void AddConfigOption(CLI::App& app);
 
 // Checks for CLI::Option::check: an empty answer is fine, else it is the error after the option's

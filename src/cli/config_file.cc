@@ -9,29 +9,33 @@
 
 #include <toml++/toml.h>
 
+#include "cli/nearest_name.h"
+
 namespace kvlink::cli {
 namespace {
 
 Status Bad(const std::string& message) { return Status(StatusCode::kInvalidArgument, message); }
+
+bool IsConfigurable(const CLI::Option& option) {
+  if (option.get_lnames().empty()) return false;
+  const std::string& name = option.get_lnames().front();
+  return name != "config" && name != "print-config" && name != "help";
+}
 
 class ConfigApplier {
  public:
   ConfigApplier(const std::string& path, CLI::App& app) : path_(path), app_(app) {}
 
   Status Apply(const toml::table& root) {
+    // Tables first: what is said for this subcommand alone outranks what is said for all.
     for (const auto& [key, node] : root) {
-      const toml::table* table = node.as_table();
-      if (table == nullptr) {
-        if (Status status = ApplyKey(key.str(), node); !status.ok()) return status;
-        continue;
+      if (const toml::table* table = node.as_table()) {
+        if (Status status = ApplyTable(key.str(), *table); !status.ok()) return status;
       }
-      if (!IsSubcommand(key.str())) {
-        return Bad(Where(node) + "[" + std::string(key.str()) + "] is no subcommand");
-      }
-      if (key.str() != app_.get_name()) continue;
-      for (const auto& [inner_key, inner] : *table) {
-        if (Status status = ApplyKey(inner_key.str(), inner); !status.ok()) return status;
-      }
+    }
+    for (const auto& [key, node] : root) {
+      if (node.is_table()) continue;
+      if (Status status = ApplyKey(key.str(), node); !status.ok()) return status;
     }
     return Status::Ok();
   }
@@ -41,35 +45,67 @@ class ConfigApplier {
     return path_ + ":" + std::to_string(node.source().begin.line) + ": ";
   }
 
-  bool IsSubcommand(std::string_view name) const {
-    const CLI::App* parent = app_.get_parent();
-    if (parent == nullptr) return name == app_.get_name();
-    return !parent
-                ->get_subcommands([&](const CLI::App* other) { return other->get_name() == name; })
-                .empty();
+  // Subcommands that read a file: this one and those beside it.
+  std::vector<CLI::App*> Subcommands() const {
+    CLI::App* parent = app_.get_parent();
+    if (parent == nullptr) return {&app_};
+    return parent->get_subcommands([this](CLI::App* other) {
+      return other == &app_ || other->get_option_no_throw("--config") != nullptr;
+    });
+  }
+
+  Status ApplyTable(std::string_view name, const toml::table& table) {
+    std::vector<std::string> names;
+    for (CLI::App* subcommand : Subcommands()) {
+      names.push_back(subcommand->get_name());
+      if (subcommand->get_name() != name) continue;
+      for (const auto& [key, node] : table) {
+        CLI::Option* option = nullptr;
+        Status status = Find(*subcommand, key.str(), node, &option);
+        if (status.ok() && subcommand == &app_) status = Set(*option, key.str(), node);
+        if (!status.ok()) return status;
+      }
+      return Status::Ok();
+    }
+    return Bad(Where(table) + "[" + std::string(name) +
+               "] is no subcommand that takes options from a file" + DidYouMean(name, names));
   }
 
   Status ApplyKey(std::string_view key, const toml::node& node) {
-    std::string name = "--" + std::string(key);
+    CLI::Option* option = nullptr;
+    if (Status status = Find(app_, key, node, &option); !status.ok()) return status;
+    return Set(*option, key, node);
+  }
+
+  Status Find(CLI::App& app, std::string_view key, const toml::node& node,
+              CLI::Option** option) const {
+    std::string name(key);
     std::replace(name.begin(), name.end(), '_', '-');
-    CLI::Option* option = app_.get_option_no_throw(name);
-    if (option == nullptr || name == "--config" || name == "--help") {
-      return Bad(Where(node) + "unknown key '" + std::string(key) + "' for kvlink " +
-                 app_.get_name() + " (kvlink " + app_.get_name() + " --help lists the options)");
+    std::vector<std::string> known;
+    for (CLI::Option* candidate : ConfigurableOptions(app)) {
+      known.push_back(candidate->get_lnames().front());
+      if (known.back() == name) *option = candidate;
     }
+    if (*option != nullptr) return Status::Ok();
+    const std::string command = "kvlink " + app.get_name();
+    return Bad(Where(node) + "unknown key '" + std::string(key) + "' for " + command +
+               DidYouMean(name, known) + " (" + command + " --help lists the options)");
+  }
+
+  Status Set(CLI::Option& option, std::string_view key, const toml::node& node) {
     std::vector<std::string> values;
     if (!Flatten(node, values)) {
       return Bad(Where(node) + "key '" + std::string(key) +
                  "' must be a string, a number, true, false or an array of these");
     }
-    if (option->count() > 0) return Status::Ok();
+    if (option.count() > 0) return Status::Ok();
     std::string shown;
     for (const std::string& value : values) {
-      option->add_result(value);
+      option.add_result(value);
       shown += (shown.empty() ? "" : ", ") + value;
     }
     try {
-      if (!values.empty()) option->run_callback();
+      if (!values.empty()) option.run_callback();
     } catch (const CLI::Error& error) {
       return Bad(Where(node) + "key '" + std::string(key) + "' has the value '" + shown +
                  "': " + error.what());
@@ -103,6 +139,14 @@ class ConfigApplier {
 };
 
 }  // namespace
+
+std::vector<CLI::Option*> ConfigurableOptions(CLI::App& app) {
+  return app.get_options([](CLI::Option* option) { return IsConfigurable(*option); });
+}
+
+std::vector<const CLI::Option*> ConfigurableOptions(const CLI::App& app) {
+  return app.get_options([](const CLI::Option* option) { return IsConfigurable(*option); });
+}
 
 Status ApplyConfigFile(const std::string& path, CLI::App& app) {
   std::ifstream file(path, std::ios::binary);

@@ -4,13 +4,14 @@
 //     [serve]                a table named after a subcommand holds for that one only
 //     port = 8080
 //
-// The command line wins: a key whose option was given there is checked and left. An unknown key, a
-// value of the wrong kind or out of range is an error that names the file, the line, the key and
-// the value.
+// The command line wins, then the table, then what stands above the tables. An unknown key (in
+// other subcommands' tables, too: one file serves all), a value of the wrong kind or out of range
+// is an error that names the file, the line, the key, the value, and what was probably meant.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "kvlink/status.h"
 
@@ -18,5 +19,10 @@ namespace kvlink::cli {
 
 // Requires: `app` (a subcommand) has parsed its command line.
 Status ApplyConfigFile(const std::string& path, CLI::App& app);
+
+// Options of `app` that a file may set, as they are defined; those with a long name, but for the
+// ones about the file itself and --help.
+std::vector<CLI::Option*> ConfigurableOptions(CLI::App& app);
+std::vector<const CLI::Option*> ConfigurableOptions(const CLI::App& app);
 
 }  // namespace kvlink::cli

@@ -24,7 +24,10 @@ class ConfigFileTest : public testing::Test {
     serve_->add_flag("--verbose", verbose_);
     serve_->add_option("--names", names_);
     serve_->add_option("--config", config_);
-    app_.add_subcommand("bench");
+    CLI::App* bench = app_.add_subcommand("bench");
+    bench->add_option("--rounds", rounds_);
+    bench->add_option("--config", config_);
+    app_.add_subcommand("version");
     path_ = testing::TempDir() + "kvlink_config_" + std::to_string(getpid()) + ".toml";
   }
   ~ConfigFileTest() override { std::remove(path_.c_str()); }
@@ -38,7 +41,7 @@ class ConfigFileTest : public testing::Test {
   CLI::App app_;
   CLI::App* serve_;
   std::string path_, kv_memory_ = "1G", config_;
-  int port_ = 8080;
+  int port_ = 8080, rounds_ = 0;
   double ratio_ = 0;
   bool verbose_ = false;
   std::vector<std::string> names_;
@@ -63,9 +66,10 @@ TEST_F(ConfigFileTest, TheCommandLineWins) {
 }
 
 TEST_F(ConfigFileTest, ATableOfThisSubcommandHoldsAndOthersAreLeft) {
-  const Status status = Run("[serve]\nport = 9000\n[bench]\nanything = 1\n");
+  const Status status = Run("[serve]\nport = 9000\n[bench]\nrounds = 1\n");
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(port_, 9000);
+  EXPECT_EQ(rounds_, 0);
 }
 
 TEST_F(ConfigFileTest, AnUnknownKeyIsNamedWithFileAndLine) {
@@ -78,6 +82,30 @@ TEST_F(ConfigFileTest, AnUnknownKeyInsideTheTableIsNamedToo) {
   const Status status = Run("[serve]\n\nporrt = 2\n");
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr(":3: unknown key 'porrt'"));
+}
+
+TEST_F(ConfigFileTest, AnUnknownKeyOfAnotherSubcommandIsNoticed) {
+  EXPECT_THAT(
+      Run("[bench]\n\nruonds = 1\n").message(),
+      HasSubstr(path_ + ":3: unknown key 'ruonds' for kvlink bench; did you mean 'rounds'?"));
+}
+
+TEST_F(ConfigFileTest, ATableOutranksWhatHoldsForAll) {
+  // Whichever comes first in the file, or in the alphabet.
+  const Status status = Run("port = 1\nverbose = true\n[serve]\nport = 2\nverbose = false\n");
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(port_, 2);
+  EXPECT_FALSE(verbose_);
+}
+
+TEST_F(ConfigFileTest, WhatWasProbablyMeantIsSuggested) {
+  EXPECT_THAT(Run("kv_memroy = \"1G\"\n").message(), HasSubstr("did you mean 'kv-memory'?"));
+  EXPECT_THAT(Run("something_else = 1\n").message(), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(Run("[sevre]\nport = 1\n").message(), HasSubstr("did you mean 'serve'?"));
+}
+
+TEST_F(ConfigFileTest, ASubcommandWithoutAFileHasNoTable) {
+  EXPECT_THAT(Run("[version]\n").message(), HasSubstr(":1: [version] is no subcommand"));
 }
 
 TEST_F(ConfigFileTest, AnUnknownTableIsNamed) {

@@ -44,6 +44,13 @@ void Progress::Finish(const std::string& note) {
   std::fflush(out_);
 }
 
+void Progress::Dismiss() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(finished_, true) || drawn_ < 0) return;
+  if (terminal_) std::fputs("\r\033[K", out_);
+  std::fflush(out_);
+}
+
 void Progress::Draw(const std::string& note) {
   if (!terminal_) {
     std::fprintf(out_, "%s: %d %%%s%s\n", label_.c_str(), drawn_, note.empty() ? "" : ", ",

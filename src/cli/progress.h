@@ -21,6 +21,8 @@ class Progress {
   // `fraction` in [0, 1]; never runs backwards. `note` stands behind the bar.
   void Update(double fraction, const std::string& note = "");
   void Finish(const std::string& note);
+  // As Finish, but a terminal gets the line back as if nothing had been there.
+  void Dismiss();
 
  private:
   void Draw(const std::string& note);

@@ -51,6 +51,17 @@ TEST(Progress, ItNeverRunsBackwards) {
   EXPECT_EQ(text, "loading: 60 %\n");
 }
 
+TEST(Progress, ADismissedBarLeavesATerminalsLineEmpty) {
+  const auto use = [](Progress& progress) {
+    progress.Update(0.5);
+    progress.Dismiss();
+    progress.Update(0.9);
+  };
+  EXPECT_THAT(Written(true, use), testing::EndsWith("50 % \033[K\r\033[K"));
+  EXPECT_EQ(Written(false, use), "loading: 50 %\n");
+  EXPECT_EQ(Written(true, [](Progress& progress) { progress.Dismiss(); }), "");
+}
+
 TEST(Progress, NothingIsWrittenWhenNothingHappened) {
   EXPECT_EQ(Written(false, [](Progress&) {}), "");
 }

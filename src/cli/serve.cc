@@ -1,7 +1,6 @@
 // `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
 #include <algorithm>
 #include <chrono>
-#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -24,6 +23,7 @@
 #include "kernel/paged_attention.h"
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
+#include "server/log.h"
 #include "server/reload_keys.h"
 #include "server/server.h"
 #include "server/tenants.h"
@@ -33,7 +33,7 @@ namespace {
 
 struct ServeFlags {
   std::string model, host = "127.0.0.1", kv_memory, kv_type = "auto", sharing = "exact",
-                     similar = "off", calibration, api_keys, log_dir;
+                     similar = "off", calibration, api_keys, log_dir, log_format = "text";
   std::vector<std::string> model_names;
   int port = 8080, threads = 0, http_threads = 2;
   uint32_t ctx = 0, max_seqs = 16, chunk = 512, max_queue = 1024, recent_requests = 256;
@@ -77,7 +77,7 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
                  "RAM for KV, such as 4GiB; default: half of what is free")
       ->check(IsByteSize());
   app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "auto, f16, bf16 or q8_0")
+      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
       ->capture_default_str();
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))
@@ -106,6 +106,10 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
       ->type_name("FILE");
   app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only")
       ->type_name("DIR");
+  app.add_option("--log-format", flags.log_format,
+                 "Lines of the log as text, or as JSON objects (and then no progress on stderr)")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   app.add_option("--recent-requests", flags.recent_requests,
                  "Requests that GET /kvlink/requests and kvlink doctor can tell about; 0: none")
       ->check(CLI::Range(0, 65536))
@@ -167,22 +171,34 @@ struct Stack {
   std::vector<std::pair<std::string, double>> settings;  // for kvlink doctor
 };
 
+// To people on stderr, or to whoever reads a log that is JSON there.
+void Say(const ServeFlags& flags, bool warning, const std::string& message) {
+  if (flags.log_format != "json") {
+    std::fprintf(stderr, "kvlink: %s%s\n", warning ? "warning: " : "", message.c_str());
+    return;
+  }
+  const auto log = server::Log::Create("", /*to_stderr=*/true, server::LogFormat::kJson);
+  if (!log.ok()) return;
+  warning ? (*log)->Warning(message) : (*log)->Note(message);
+}
+
 Status StartEngine(const ServeFlags& flags, Stack& stack) {
   const model::Model& model = *stack.model;
   const model::ModelInfo& info = model.info();
   if (flags.ctx > info.context_train) {
-    std::fprintf(stderr,
-                 "kvlink: warning: --ctx %u is more than the %u tokens the model was trained for; "
-                 "answers past those may be poor\n",
-                 flags.ctx, info.context_train);
+    Say(flags, true,
+        "--ctx " + std::to_string(flags.ctx) + " is more than the " +
+            std::to_string(info.context_train) +
+            " tokens the model was trained for; answers past those may be poor");
   }
   const uint64_t available = AvailableMemory();
   const auto bytes =
       ChooseKvBytes(flags.kv_memory, available, TotalMemory(), info.file_bytes, model.kv_shape());
   if (!bytes.ok()) return bytes.status();
   if (available != 0 && *bytes > available) {
-    std::fprintf(stderr, "kvlink: warning: --kv-memory %s is more than the %s that is free now\n",
-                 flags.kv_memory.c_str(), FormatByteSize(available).c_str());
+    Say(flags, true,
+        "--kv-memory " + flags.kv_memory + " is more than the " + FormatByteSize(available) +
+            " that is free now");
   }
   stack.kv_bytes = *bytes;
 
@@ -210,7 +226,7 @@ Status StartEngine(const ServeFlags& flags, Stack& stack) {
   std::string warning;
   auto cache = CreateTieredCache(flags.tiers, &cache_options, &warning);
   if (!cache.ok()) return cache.status();
-  if (!warning.empty()) std::fprintf(stderr, "kvlink: warning: %s\n", warning.c_str());
+  if (!warning.empty()) Say(flags, true, warning);
   stack.cache = *std::move(cache);
   stack.tiers = cache_options.tiers;
 
@@ -240,6 +256,7 @@ Status StartServer(const ServeFlags& flags, Stack& stack) {
   options.api_keys_file = flags.api_keys;
   options.log_dir = flags.log_dir;
   options.log_to_stderr = !flags.quiet;
+  options.log_as_json = flags.log_format == "json";
   options.version = KVLINK_VERSION;
   options.limits.shutdown_grace = std::chrono::seconds(flags.shutdown_grace_s);
   auto server = server::Server::Create(*stack.engine, std::move(options));
@@ -290,7 +307,8 @@ int Serve(const ServeFlags& flags) {
   auto kv_events = StartKvEvents(flags.kv_events);
   if (!kv_events.ok()) return Fail(kv_events.status());
   stack.events = *std::move(kv_events);
-  auto model = OpenModel(flags.model, flags.kv_type, flags.quiet, flags.ctx);
+  auto model =
+      OpenModel(flags.model, flags.kv_type, flags.quiet || flags.log_format == "json", flags.ctx);
   if (!model.ok()) return Fail(model.status());
   stack.model = *std::move(model);
   if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);
@@ -309,13 +327,13 @@ int Serve(const ServeFlags& flags) {
   stack.server.reset();
   stack.engine.reset();  // every sequence is gone: what is resident can be written out
   if (!stack.cache->Drain(kDrainPatience)) {
-    std::fprintf(stderr, "kvlink: warning: not every block was written to its tiers in time\n");
+    Say(flags, true, "not every block was written to its tiers in time");
   }
   const uint64_t lost_events = stack.events ? stack.events->counts().dropped : 0;
   if (lost_events > 0) {
-    std::fprintf(stderr, "kvlink: warning: %" PRIu64 " KV events were dropped\n", lost_events);
+    Say(flags, true, std::to_string(lost_events) + " KV events were dropped");
   }
-  std::fprintf(stderr, "kvlink: stopped\n");
+  Say(flags, false, "stopped");
   return 0;
 }
 

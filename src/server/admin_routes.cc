@@ -46,9 +46,9 @@ void Api::Flush(Call call) {
 
 void Api::Dashboard(Call call) {
   HttpResponse response = DashboardPage();
-  response.headers.emplace_back("X-Request-Id", call.id);
+  for (auto& header : HeadersOf(call)) response.headers.push_back(std::move(header));
   call.responder->Send(std::move(response));
-  Finish(call, 200, "");
+  Finish(call, 200);
 }
 
 }  // namespace kvlink::server

@@ -133,6 +133,11 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) co
 void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   Call call{std::move(request),         std::move(responder), NewId(), Caller{}, "",
             generation_context_.clock()};
+  const HttpRequest& http = call.request;
+  call.request_id = IsRequestId(http.request_id) ? http.request_id : call.id;
+  if (!http.traceparent.empty()) {
+    call.trace = ParseTraceContext(http.traceparent, http.tracestate, options_.seed_source());
+  }
   ApiError error;
   const Route* route = FindRoute(call.request, &error);
   call.route = route != nullptr ? route->path : "other";
@@ -163,6 +168,7 @@ void Api::MetricsText(Call call) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = metrics_->Text(engine_.Stats(), connection_count_());
+  response.headers = HeadersOf(call);
   call.responder->Send(std::move(response));
   metrics_->CountHttp(call.route, 200);  // not logged: it is asked every few seconds
 }
@@ -414,12 +420,12 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
   call.request.body.clear();  // parsed; it may be large, and the answer long in coming
   call.request.body.shrink_to_fit();
   auto responder = call.responder;
-  std::vector<std::pair<std::string, std::string>> headers = {{"X-Request-Id", call.id}};
+  auto headers = HeadersOf(call);
   auto on_end = [this, call = std::move(call)](const Generation::Summary& summary) {
     Finish(call, summary.status,
-           " prompt=" + std::to_string(summary.prompt_tokens) +
-               " cached=" + std::to_string(summary.cached_tokens) +
-               " generated=" + std::to_string(summary.generated_tokens));
+           {{"prompt_tokens", static_cast<int64_t>(summary.prompt_tokens)},
+            {"cached_tokens", static_cast<int64_t>(summary.cached_tokens)},
+            {"generated_tokens", static_cast<int64_t>(summary.generated_tokens)}});
   };
   auto generation = std::make_shared<Generation>(
       generation_context_, std::move(request), std::move(prompts), std::move(style),
@@ -443,27 +449,46 @@ bool Api::CheckModel(const Call& call, const std::string& model) {
 void Api::Answer(const Call& call, std::string json) {
   HttpResponse response;
   response.body = std::move(json);
-  response.headers.emplace_back("X-Request-Id", call.id);
+  response.headers = HeadersOf(call);
   call.responder->Send(std::move(response));
-  Finish(call, 200, "");
+  Finish(call, 200);
 }
 
 void Api::Refuse(const Call& call, const ApiError& error) {
   const bool messages = std::string_view(call.route).starts_with("/v1/messages");
   HttpResponse response = messages ? MessagesErrorResponse(error) : ErrorResponse(error);
-  response.headers.emplace_back("X-Request-Id", call.id);
+  for (auto& header : HeadersOf(call)) response.headers.push_back(std::move(header));
   call.responder->Send(std::move(response));
-  Finish(call, error.status, "");
+  LogFields details;
+  if (!error.code.empty()) details.push_back({"error", error.code});
+  Finish(call, error.status, std::move(details));
 }
 
-void Api::Finish(const Call& call, int status, const std::string& details) {
+std::vector<std::pair<std::string, std::string>> Api::HeadersOf(const Call& call) const {
+  std::vector<std::pair<std::string, std::string>> headers = {{"X-Request-Id", call.request_id}};
+  if (call.trace) headers.emplace_back("traceresponse", call.trace->Response());
+  return headers;
+}
+
+void Api::Finish(const Call& call, int status, LogFields details) {
   metrics_->CountHttp(call.route, status);
   const double ms =
       std::chrono::duration<double, std::milli>(generation_context_.clock() - call.start).count();
-  char time[32];
-  std::snprintf(time, sizeof(time), "%.1f", ms);
-  log_->Note(call.id + " " + call.request.method + " " + call.route + " " + std::to_string(status) +
-             " " + time + " ms tenant=" + call.caller.tenant + details);
+  LogFields fields = {{"request_id", call.request_id},
+                      {"method", call.request.method},
+                      {"route", call.route},
+                      {"status", int64_t{status}},
+                      {"duration_ms", ms},
+                      {"tenant", call.caller.tenant}};
+  fields.insert(fields.end(), details.begin(), details.end());
+  if (call.trace) {
+    fields.push_back({"trace_id", call.trace->trace_id});
+    fields.push_back({"span_id", call.trace->span_id});
+    fields.push_back({"parent_span_id", call.trace->parent_id});
+    fields.push_back({"trace_flags", call.trace->FlagsText()});
+    if (!call.trace->state.empty()) fields.push_back({"trace_state", call.trace->state});
+  }
+  log_->Note("answered", fields);
 }
 
 std::string Api::NewId() {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -24,6 +25,7 @@
 #include "server/metrics.h"
 #include "server/prompt_builder.h"
 #include "server/recent_requests.h"
+#include "server/request_trace.h"
 #include "server/response_store.h"
 #include "server/server.h"
 #include "server/tenants.h"
@@ -48,10 +50,12 @@ class Api {
   struct Call {
     HttpRequest request;
     std::shared_ptr<Responder> responder;
-    std::string id;  // of the request, in headers and the log
+    std::string id;  // ours, unique: of what the request makes
     Caller caller;
     const char* route = "";
     std::chrono::steady_clock::time_point start;
+    std::string request_id;  // in headers and the log: the client's if it gave one, else `id`
+    std::optional<TraceContext> trace;  // where the client sent one
   };
   using Handler = void (Api::*)(Call);
   struct Route {
@@ -103,7 +107,9 @@ class Api {
   bool CheckModel(const Call& call, const std::string& model);
   void Answer(const Call& call, std::string json);
   void Refuse(const Call& call, const ApiError& error);
-  void Finish(const Call& call, int status, const std::string& details);
+  // Headers that every answer to this call has.
+  std::vector<std::pair<std::string, std::string>> HeadersOf(const Call& call) const;
+  void Finish(const Call& call, int status, LogFields details = {});
   std::string NewId();
   uint32_t context_tokens() const;
 

@@ -19,6 +19,8 @@ struct HttpRequest {
   std::string method, path, query;  // path is percent-decoded, without the query
   std::string authorization;
   std::string body;
+  // Headers as they came; empty: absent, or (but tracestate, which is a list) there more than once.
+  std::string request_id, traceparent, tracestate;
 };
 
 struct HttpResponse {

@@ -93,7 +93,9 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ServerOpt
     if (!loaded.ok()) return loaded.status();
     keys = *std::move(loaded);
   }
-  Result<std::shared_ptr<Log>> log = Log::Create(options.log_dir, options.log_to_stderr);
+  Result<std::shared_ptr<Log>> log =
+      Log::Create(options.log_dir, options.log_to_stderr,
+                  options.log_as_json ? LogFormat::kJson : LogFormat::kText);
   if (!log.ok()) return log.status();
   auto server = std::make_unique<HttpApiServer>(engine, options, std::move(keys), *log);
   if (Status status = server->Listen(); !status.ok()) return status;

@@ -51,6 +51,7 @@ struct ServerOptions {
   std::string api_keys_file;  // see api_keys.h; empty: no keys, one tenant "default"
   std::string log_dir;        // kvlink.log there, rotated; empty: no file
   bool log_to_stderr = true;
+  bool log_as_json = false;  // else as text
   std::string version = "0.1.0";
   Limits limits;
   // Of requests that do not say; they can ask for less, not for more.

@@ -1,0 +1,212 @@
+#include "cli/chat_remote.h"
+
+#include <algorithm>
+#include <boost/beast/http/field.hpp>
+#include <boost/beast/http/verb.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/bench_http.h"
+
+namespace kvlink::cli {
+namespace {
+
+namespace http = boost::beast::http;
+using Json = nlohmann::json;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr size_t kMostErrorBytes = 4096;
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+uint64_t Count(const Json& object, const char* key) {
+  const auto value = object.find(key);
+  return value != object.end() && value->is_number_unsigned() ? value->get<uint64_t>() : 0;
+}
+
+// The words of an error, as OpenAI's servers send it, or the beginning of what came.
+std::string ErrorText(const Json& json, const std::string& raw) {
+  if (json.is_object() && json.contains("error")) {
+    const Json& error = json["error"];
+    if (error.is_object() && error.contains("message") && error["message"].is_string()) {
+      return error["message"].get<std::string>();
+    }
+    return Dump(error);
+  }
+  return raw.substr(0, 200);
+}
+
+// Chunks of one answer.
+class Stream {
+ public:
+  Stream(const AnswerEvents& events, SteadyClock::time_point start)
+      : events_(events), start_(start) {}
+
+  void OnBody(std::string_view piece) {
+    if (raw_.size() < kMostErrorBytes) raw_ += piece;
+    lines_.Feed(piece, [this](std::string_view data) { OnData(data); });
+  }
+
+  Result<AnswerFigures> Finish(const Result<int>& status) {
+    figures_.total_s = Elapsed();
+    if (!status.ok() && status.status().code() == StatusCode::kCancelled) {
+      figures_.stopped = true;
+      // The usage comes at the end of a stream only.
+      figures_.generated_tokens = std::max(figures_.generated_tokens, pieces_);
+      return figures_;
+    }
+    if (!status.ok()) return status.status();
+    if (*status != 200) {
+      return Status(
+          *status < 500 && *status != 429 ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
+          "HTTP " + std::to_string(*status) + ": " +
+              ErrorText(Json::parse(raw_, nullptr, false), raw_));
+    }
+    if (!error_.empty()) return Status(StatusCode::kUnavailable, error_);
+    if (!ended_) return Status(StatusCode::kUnavailable, "the answer broke off");
+    figures_.generated_tokens = std::max(figures_.generated_tokens, pieces_);
+    return figures_;
+  }
+
+ private:
+  double Elapsed() const {
+    return std::chrono::duration<double>(SteadyClock::now() - start_).count();
+  }
+
+  void OnData(std::string_view data) {
+    const Json chunk = Json::parse(data, nullptr, false);
+    if (!chunk.is_object()) return;  // "[DONE]"
+    if (chunk.contains("error")) error_ = ErrorText(chunk, std::string(data));
+    if (const auto usage = chunk.find("usage"); usage != chunk.end() && usage->is_object()) {
+      ReadUsage(*usage);
+    }
+    const auto choices = chunk.find("choices");
+    if (choices == chunk.end() || !choices->is_array()) return;
+    for (const Json& choice : *choices) {
+      if (choice.is_object()) ReadChoice(choice);
+    }
+  }
+
+  void ReadUsage(const Json& usage) {
+    figures_.prompt_tokens = Count(usage, "prompt_tokens");
+    figures_.generated_tokens = Count(usage, "completion_tokens");
+    const auto details = usage.find("prompt_tokens_details");
+    if (details != usage.end() && details->is_object()) {
+      figures_.cached_tokens = Count(*details, "cached_tokens");
+    }
+  }
+
+  // Chat: delta.content, and what a server keeps apart as reasoning; completions: text.
+  void ReadChoice(const Json& choice) {
+    if (const auto reason = choice.find("finish_reason");
+        reason != choice.end() && reason->is_string()) {
+      ended_ = true;
+      figures_.cut = *reason == "length";
+    }
+    const auto delta = choice.find("delta");
+    const bool chat = delta != choice.end() && delta->is_object();
+    if (chat) Take(*delta, "reasoning_content");
+    Take(chat ? *delta : choice, chat ? "content" : "text");
+  }
+
+  void Take(const Json& holder, const char* key) {
+    const auto content = holder.find(key);
+    if (content == holder.end() || !content->is_string()) return;
+    const auto& text = content->get_ref<const std::string&>();
+    if (text.empty()) return;
+    if (pieces_ == 0) figures_.first_token_s = Elapsed();
+    ++pieces_;
+    events_.on_text(text);
+  }
+
+  const AnswerEvents& events_;
+  const SteadyClock::time_point start_;
+  EventStream lines_;
+  AnswerFigures figures_;
+  std::string raw_, error_;
+  uint64_t pieces_ = 0;
+  bool ended_ = false;
+};
+
+class RemoteAnswerer : public Answerer {
+ public:
+  RemoteAnswerer(Url url, ChatRemoteOptions options)
+      : url_(std::move(url)), options_(std::move(options)) {}
+
+  Result<AnswerFigures> Answer(std::span<const model::ChatMessage> messages,
+                               const AnswerOptions& options, const AnswerEvents& events) override {
+    Json body = Body(options);
+    body["messages"] = Json::array();
+    for (const model::ChatMessage& message : messages) {
+      body["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    }
+    return Send("/v1/chat/completions", body, events);
+  }
+
+  Result<AnswerFigures> Complete(const std::string& prompt, const AnswerOptions& options,
+                                 const AnswerEvents& events) override {
+    Json body = Body(options);
+    body["prompt"] = prompt;
+    return Send("/v1/completions", body, events);
+  }
+
+  std::string Name() const override { return options_.model + " at " + options_.url; }
+
+ private:
+  Json Body(const AnswerOptions& options) const {
+    Json body = {{"model", options_.model},
+                 {"stream", true},
+                 {"stream_options", {{"include_usage", true}}},
+                 {"temperature", options.temperature},
+                 {"top_p", options.top_p}};
+    if (options.max_tokens > 0) body["max_tokens"] = options.max_tokens;
+    if (options.top_k > 0) body["top_k"] = options.top_k;
+    if (options.seed) body["seed"] = *options.seed;
+    if (!options.stop.empty()) body["stop"] = options.stop;
+    return body;
+  }
+
+  Result<AnswerFigures> Send(const std::string& path, const Json& body,
+                             const AnswerEvents& events) const {
+    http::request<http::string_body> request(http::verb::post, url_.path + path, 11);
+    request.set(http::field::host, url_.host + ":" + std::to_string(url_.port));
+    request.set(http::field::content_type, "application/json");
+    request.set(http::field::connection, "close");
+    if (!options_.api_key.empty()) {
+      request.set(http::field::authorization, "Bearer " + options_.api_key);
+    }
+    request.body() = Dump(body);
+    request.prepare_payload();
+    Stream stream(events, SteadyClock::now());
+    const std::chrono::milliseconds timeout(static_cast<int64_t>(options_.timeout_s * 1000));
+    return stream.Finish(SendRequest(
+        url_, request, timeout, [&](std::string_view piece) { stream.OnBody(piece); },
+        events.stop));
+  }
+
+  const Url url_;
+  const ChatRemoteOptions options_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Answerer>> OpenChatRemote(const ChatRemoteOptions& options) {
+  auto url = ParseUrl(options.url);
+  if (!url.ok()) return url.status();
+  HttpTargetOptions target_options;
+  target_options.url = *url;
+  target_options.model = options.model;
+  target_options.api_key = options.api_key;
+  target_options.timeout_s = options.timeout_s;
+  auto target = HttpTarget::Create(std::move(target_options));  // asks for the model's name
+  if (!target.ok()) return target.status();
+  ChatRemoteOptions named = options;
+  named.model = (*target)->model();
+  return std::unique_ptr<Answerer>(
+      std::make_unique<RemoteAnswerer>(*std::move(url), std::move(named)));
+}
+
+}  // namespace kvlink::cli
