@@ -100,10 +100,10 @@ def test_a_chat_in_a_terminal_keeps_its_history_in_the_cache(tmp_path):
         chat.wait_for(r"loading .*100 %")
         at = chat.wait_for(r"/help lists the commands, Ctrl-D ends\r\n> ").end()
         at = chat.line("My name is Ada. What is the capital of France?")
-        first = FIGURES.search(chat.seen, chat.wait_for(FIGURES.pattern, at).start())
+        first = chat.wait_for(FIGURES.pattern, at)
         chat.wait_for("> $", first.end())
         at = chat.line("And of Spain?")
-        second = FIGURES.search(chat.seen, chat.wait_for(FIGURES.pattern, at).start())
+        second = chat.wait_for(FIGURES.pattern, at)
         # All of the first turn is found again, but for its last block's end.
         assert count(second[2]) >= count(first[1])
         assert count(second[1]) > count(first[1])
