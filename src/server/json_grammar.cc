@@ -200,6 +200,7 @@ class Converter {
     const std::optional<int64_t> least = Count(schema, "minLength", path),
                                  most = Count(schema, "maxLength", path);
     if (!least && !most) return "string";
+    if (least && most && *most < *least) return Fail(path, "maxLength is below minLength");
     return "(\"\\\"\" char{" + std::to_string(least.value_or(0)) + "," +
            (most ? std::to_string(*most) : "") + "} \"\\\"\" ws)";
   }

@@ -245,6 +245,7 @@ TEST(JsonGrammar, WhatItDoesNotKnowIsRefusedByName) {
   EXPECT_THAT(ErrorOf(R"({"$ref":"#/nowhere"})"), HasSubstr("#/nowhere"));
   EXPECT_THAT(ErrorOf(R"({"$ref":"#"})"), HasSubstr("itself"));
   EXPECT_THAT(ErrorOf(R"({"type":"array","minItems":3,"maxItems":2})"), HasSubstr("maxItems"));
+  EXPECT_THAT(ErrorOf(R"({"type":"string","minLength":3,"maxLength":2})"), HasSubstr("maxLength"));
   EXPECT_THAT(ErrorOf(R"({"type":"string","maxLength":100000})"), HasSubstr("100000"));
   EXPECT_THAT(ErrorOf(R"({"type":"object","properties":{"a":{}},"required":["b"]})"),
               HasSubstr("b"));
