@@ -19,8 +19,8 @@ std::variant<Caller, ApiError> Authorize(const ApiKeys& keys, const HttpRequest&
                     "", "missing_right"};
   }
   const TenantSettings& settings = keys.SettingsOf(key->tenant);
-  return Caller{key->name, key->tenant, ScopeOf(key->tenant, settings), settings, key->rights,
-                keys.num_tenants() > 1};
+  return Caller{key->name, key->tenant, ScopeOf(key->tenant, settings),
+                settings,  key->rights, keys.num_tenants() > 1};
 }
 
 }  // namespace kvlink::server

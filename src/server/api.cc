@@ -55,6 +55,15 @@ engine::Clock ClockOf(const engine::Engine& engine) {
                                 : [] { return std::chrono::steady_clock::now(); };
 }
 
+CacheMemory MemoryOf(engine::Engine& engine) {
+  return {engine.Stats().cache.budget_bytes,
+          [&engine] {
+            const CacheStats cache = engine.Stats().cache;
+            return cache.free_pages * cache.page_bytes;
+          },
+          [&engine](uint64_t bytes) { engine.Withhold(bytes); }};
+}
+
 }  // namespace
 
 Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
@@ -63,7 +72,7 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
       tokenizer_(engine.model().tokenizer()),
       options_(options),
       keys_(std::make_shared<const ApiKeys>(std::move(keys))),
-      gate_(size_t{engine.options().max_queue} + engine.options().max_sequences),
+      gate_(size_t{engine.options().max_queue} + engine.options().max_sequences, ClockOf(engine)),
       log_(std::move(log)),
       model_ids_(ModelIds(options, engine.model().info())),
       fingerprint_(Fingerprint(engine.model().fingerprint())),
@@ -73,10 +82,18 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
       builder_(tokenizer_, engine.cache()),
       tool_template_(ToolTemplate::Probe(tokenizer_)),
       responses_(std::make_shared<ResponseStore>()),
-      generation_context_{
-          engine, builder_, metrics_, ClockOf(engine), options.limits.max_pending_events, recent_},
-      connection_count_([] { return uint64_t{0}; }),
-      id_prefix_(options_.seed_source()) {}
+      generation_context_{engine,
+                          builder_,
+                          metrics_,
+                          ClockOf(engine),
+                          options.limits.max_pending_events,
+                          recent_,
+                          [this](uint32_t prompts) { return gate_.RetryAfter(prompts); }},
+      http_figures_([] { return HttpServer::Figures(); }),
+      id_prefix_(options_.seed_source()),
+      memory_(options.memory, MemoryOf(engine)) {
+  SetQuotas(*keys_);
+}
 
 const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
@@ -156,8 +173,27 @@ void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
 
 void Api::ReplaceKeys(ApiKeys keys) {
   auto replaced = std::make_shared<const ApiKeys>(std::move(keys));
+  SetQuotas(*replaced);
   const std::lock_guard lock(keys_mutex_);
   keys_.swap(replaced);
+}
+
+void Api::SetQuotas(const ApiKeys& keys) {
+  std::map<std::string, uint64_t> quotas = keys.CacheQuotas();
+  const std::lock_guard lock(keys_mutex_);
+  for (const auto& [scope, bytes] : quotas_) {
+    if (!quotas.contains(scope)) engine_.cache().SetQuota(scope, 0);
+  }
+  for (const auto& [scope, bytes] : quotas) engine_.cache().SetQuota(scope, bytes);
+  quotas_.swap(quotas);
+}
+
+uint32_t Api::QuotaTokens(const Caller& caller) const {
+  const uint64_t quota = caller.settings.cache_bytes;
+  if (quota == 0) return 0;
+  const KvShape& shape = engine_.cache().shape();
+  const uint64_t tokens = quota / shape.page_bytes() * shape.tokens_per_block;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(tokens, 1, UINT32_MAX));
 }
 
 // --- small routes ---
@@ -167,7 +203,8 @@ void Api::Health(Call call) { Answer(call, Dump({{"status", "ok"}})); }
 void Api::MetricsText(Call call) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_->Text(engine_.Stats(), connection_count_());
+  response.body =
+      metrics_->Text(engine_.Stats(), {http_figures_(), memory_.figures(), memory_refusals_});
   response.headers = HeadersOf(call);
   call.responder->Send(std::move(response));
   metrics_->CountHttp(call.route, 200);  // not logged: it is asked every few seconds
@@ -355,6 +392,8 @@ std::optional<ApiError> Api::SetUp(const Call& call, ApiRequest* request,
                                    std::vector<BuiltPrompt>* prompts) {
   const TenantSettings& tenant = call.caller.settings;
   request->generation.ns.tenant = call.caller.scope;
+  request->generation.weight = tenant.weight;
+  request->generation.max_kv_tokens = QuotaTokens(call.caller);
   request->generation.similar =
       tenant.sensitive ? SimilarPolicy::kOff : Narrower(options_.similar, request->similar);
   if (tenant.sharing == TenantSharing::kNone) {
@@ -399,6 +438,16 @@ std::unique_ptr<AnswerStyle> Api::CompletionStyle(const Call& call,
 }
 
 void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerStyle> style) {
+  if (memory_.refuses()) {
+    memory_refusals_ += 1;
+    return Refuse(
+        call,
+        {503,
+         "the server is short of memory: " + std::to_string(memory_.figures().available_bytes) +
+             " bytes are available, and " + std::to_string(memory_.figures().reserve_bytes) +
+             " are to be left; new requests are refused until there is more",
+         "", "memory_pressure", gate_.RetryAfter(1)});
+  }
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   ApiRequest request = std::get<ApiRequest>(std::move(parsed));
   if (!CheckModel(call, request.model)) return;
@@ -421,7 +470,9 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
   call.request.body.shrink_to_fit();
   auto responder = call.responder;
   auto headers = HeadersOf(call);
-  auto on_end = [this, call = std::move(call)](const Generation::Summary& summary) {
+  const auto num_prompts = static_cast<uint32_t>(prompts.size());
+  auto on_end = [this, num_prompts, call = std::move(call)](const Generation::Summary& summary) {
+    if (summary.status != 429) gate_.Served(call.caller.tenant, num_prompts);
     Finish(call, summary.status,
            {{"prompt_tokens", static_cast<int64_t>(summary.prompt_tokens)},
             {"cached_tokens", static_cast<int64_t>(summary.cached_tokens)},

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,7 +22,9 @@
 #include "server/chat_setup.h"
 #include "server/generation.h"
 #include "server/http.h"
+#include "server/http_server.h"
 #include "server/log.h"
+#include "server/memory_watch.h"
 #include "server/metrics.h"
 #include "server/prompt_builder.h"
 #include "server/recent_requests.h"
@@ -37,9 +40,11 @@ class Api {
   Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys, std::shared_ptr<Log> log);
 
   // Of HttpServer; read for /metrics.
-  void set_connection_count(std::function<uint64_t()> count) {
-    connection_count_ = std::move(count);
+  void set_http_figures(std::function<HttpServer::Figures()> figures) {
+    http_figures_ = std::move(figures);
   }
+  // From now on the machine's memory is watched.
+  void WatchMemory() { memory_.Start(); }
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder);
   // Requests from now on are judged by these; any thread.
   void ReplaceKeys(ApiKeys keys);
@@ -112,12 +117,17 @@ class Api {
   void Finish(const Call& call, int status, LogFields details = {});
   std::string NewId();
   uint32_t context_tokens() const;
+  // The cache learns which scopes have quotas, and which have none any more.
+  void SetQuotas(const ApiKeys& keys);
+  // As many tokens of KV as the caller's quota holds; 0: it has none.
+  uint32_t QuotaTokens(const Caller& caller) const;
 
   engine::Engine& engine_;
   const model::Tokenizer& tokenizer_;
   ServerOptions options_;
   mutable std::mutex keys_mutex_;
-  std::shared_ptr<const ApiKeys> keys_;  // guarded by keys_mutex_
+  std::shared_ptr<const ApiKeys> keys_;     // guarded by keys_mutex_
+  std::map<std::string, uint64_t> quotas_;  // that the cache was told; guarded by keys_mutex_
   TenantGate gate_;
   std::shared_ptr<Log> log_;
   std::vector<std::string> model_ids_;
@@ -131,9 +141,11 @@ class Api {
   std::shared_ptr<ResponseStore> responses_;
   BlockPages block_pages_;
   GenerationContext generation_context_;
-  std::function<uint64_t()> connection_count_;
+  std::function<HttpServer::Figures()> http_figures_;
+  std::atomic<uint64_t> memory_refusals_{0};
   const uint64_t id_prefix_;
   std::atomic<uint64_t> next_id_{0};
+  MemoryWatch memory_;  // its thread uses the engine alone
 };
 
 }  // namespace kvlink::server

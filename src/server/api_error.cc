@@ -1,5 +1,6 @@
 #include "server/api_error.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace kvlink::server {
@@ -45,7 +46,9 @@ HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   response.body = ErrorBody(error);
-  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) {
+    response.headers.emplace_back("Retry-After", std::to_string(std::max(error.retry_after_s, 1)));
+  }
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
@@ -60,6 +63,8 @@ ApiError FromStatus(const Status& status) {
       return {404, status.message(), "", ""};
     case StatusCode::kResourceExhausted:
       return {429, status.message(), "", "queue_full"};
+    case StatusCode::kQuotaExhausted:
+      return {429, status.message(), "", "tenant_cache_bytes"};
     case StatusCode::kUnavailable:
     case StatusCode::kCancelled:
       return {503, status.message(), "", ""};

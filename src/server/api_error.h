@@ -11,8 +11,9 @@ namespace kvlink::server {
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  // the field at fault, empty: none
-  std::string code;   // empty: null
+  std::string param;      // the field at fault, empty: none
+  std::string code;       // empty: null
+  int retry_after_s = 0;  // of 429 and 503: Retry-After; 0: not known
 };
 
 // The JSON object of an error; `type` follows from the status.

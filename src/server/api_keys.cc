@@ -116,6 +116,19 @@ class Line {
     }
     return std::nullopt;
   }
+  // A whole number from 1 to `most`, if it is there.
+  template <typename Number>
+  Error ReadCount(const char* field, uint64_t most, Number* out) const {
+    const auto found = json_.find(field);
+    if (found == json_.end()) return std::nullopt;
+    if (!found->is_number_unsigned() || found->get<uint64_t>() < 1 ||
+        found->get<uint64_t>() > most) {
+      return std::string(field) + ": must be a whole number from 1 to " + std::to_string(most) +
+             ", not " + Shown(*found);
+    }
+    *out = static_cast<Number>(found->get<uint64_t>());
+    return std::nullopt;
+  }
   Error ReadSettings(TenantSettings* out) const;
 
  private:
@@ -138,13 +151,12 @@ Line::Error Line::ReadSettings(TenantSettings* out) const {
     if (!found->is_boolean()) return "sensitive: must be true or false, not " + Shown(*found);
     out->sensitive = found->get<bool>();
   }
-  if (const auto found = json_.find("max_requests"); found != json_.end()) {
-    if (!found->is_number_unsigned() || found->get<uint64_t>() < 1 ||
-        found->get<uint64_t>() > 1'000'000) {
-      return "max_requests: must be a whole number from 1 to 1000000, not " + Shown(*found);
-    }
-    out->max_requests = found->get<uint32_t>();
+  if (auto error = ReadCount("max_requests", 1'000'000, &out->max_requests)) return error;
+  if (auto error = ReadCount("requests_per_minute", 1'000'000, &out->requests_per_minute)) {
+    return error;
   }
+  if (auto error = ReadCount("weight", 1000, &out->weight)) return error;
+  if (auto error = ReadCount("cache_bytes", uint64_t{1} << 50, &out->cache_bytes)) return error;
   if (out->sharing != TenantSharing::kGroup) {
     if (Has("group")) return "group: needs \"sharing\": \"group\"";
     return std::nullopt;
@@ -212,13 +224,14 @@ Result<ApiKeys> ApiKeys::Parse(const std::string& text, const std::string& sourc
   const auto read_tenant = [&](const Line& line) -> Line::Error {
     std::string tenant;
     TenantSettings settings;
-    if (auto error =
-            line.CheckFields({"tenant", "sharing", "group", "sensitive", "max_requests"})) {
+    if (auto error = line.CheckFields({"tenant", "sharing", "group", "sensitive", "max_requests",
+                                       "requests_per_minute", "weight", "cache_bytes"})) {
       return error;
     }
     if (auto error = line.ReadTenant("tenant", &tenant)) return error;
     if (auto error = line.ReadSettings(&settings)) return error;
     if (!described.insert(tenant).second) return "tenant: \"" + tenant + "\" is described twice";
+    if (std::string error = keys.JoinGroup(&settings); !error.empty()) return error;
     keys.tenants_[tenant] = settings;
     return std::nullopt;
   };
@@ -244,6 +257,30 @@ Result<ApiKeys> ApiKeys::Parse(const std::string& text, const std::string& sourc
     return Status(StatusCode::kInvalidArgument, "--api-keys: " + source + ": holds no key");
   }
   return keys;
+}
+
+std::string ApiKeys::JoinGroup(TenantSettings* settings) {
+  if (settings->sharing != TenantSharing::kGroup) return "";
+  const auto [known, is_first] = groups_.emplace(settings->group, *settings);
+  if (is_first) return "";
+  const auto differs = [&](const char* field, uint64_t before, uint64_t now) {
+    return std::string(field) + ": is " + std::to_string(now) + ", but " + std::to_string(before) +
+           " in another line of the group \"" + settings->group + "\", which has it in common";
+  };
+  const TenantSettings& first = known->second;
+  if (first.weight != settings->weight) return differs("weight", first.weight, settings->weight);
+  if (first.cache_bytes != settings->cache_bytes) {
+    return differs("cache_bytes", first.cache_bytes, settings->cache_bytes);
+  }
+  return "";
+}
+
+std::map<std::string, uint64_t> ApiKeys::CacheQuotas() const {
+  std::map<std::string, uint64_t> quotas;
+  for (const auto& [tenant, settings] : tenants_) {
+    if (settings.cache_bytes > 0) quotas[ScopeOf(tenant, settings)] = settings.cache_bytes;
+  }
+  return quotas;
 }
 
 const ApiKeys::Key* ApiKeys::Find(std::string_view authorization) const {

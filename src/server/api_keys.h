@@ -6,7 +6,8 @@
 //   ["inference"]}
 // and one without is what holds for a tenant (all but "tenant" may be left out):
 //   {"tenant": "acme", "sharing": "none|tenant|group", "group": "g", "sensitive": false,
-//    "max_requests": 8}
+//    "max_requests": 8, "requests_per_minute": 600, "cache_bytes": 1073741824, "weight": 3}
+// Weight and cache_bytes are the group's where there is one: its lines must not differ in them.
 // The file never holds a key. Keys are 256 random bits, so a plain hash is enough: there is nothing
 // to guess. Looking a key up compares with every line and takes the same time wherever it stands.
 #pragma once
@@ -63,10 +64,16 @@ class ApiKeys {
   const Key* Find(std::string_view authorization) const;
   // What the file says about a tenant, or the defaults.
   const TenantSettings& SettingsOf(const std::string& tenant) const;
+  // Scopes whose blocks may hold only so many bytes.
+  std::map<std::string, uint64_t> CacheQuotas() const;
 
  private:
+  // Empty, or what is wrong.
+  std::string JoinGroup(TenantSettings* settings);
+
   std::vector<Key> keys_;
   std::map<std::string, TenantSettings> tenants_;  // all that have keys or settings
+  std::map<std::string, TenantSettings> groups_;   // by their first line
 };
 
 // A new key: `secret` is for its user alone, `line` for the file. `rights` are their names; random

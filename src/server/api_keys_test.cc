@@ -97,6 +97,38 @@ TEST(ApiKeys, ALineWithoutANameDescribesATenant) {
   EXPECT_EQ(keys->SettingsOf("unknown").sharing, TenantSharing::kTenant);
 }
 
+TEST(ApiKeys, ATenantsLimitsAreRead) {
+  const auto keys = ApiKeys::Parse(
+      Key("a", kSecretHash, "acme") +
+          R"({"tenant": "acme", "requests_per_minute": 600, "weight": 3, "cache_bytes": 1048576})"
+          "\n",
+      "keys.txt");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  const TenantSettings& settings = keys->SettingsOf("acme");
+  EXPECT_EQ(settings.requests_per_minute, 600u);
+  EXPECT_EQ(settings.weight, 3u);
+  EXPECT_EQ(settings.cache_bytes, 1048576u);
+  EXPECT_EQ(keys->SettingsOf("other").weight, 1u);
+  EXPECT_EQ(keys->CacheQuotas(), (std::map<std::string, uint64_t>{{"acme", 1048576}}));
+}
+
+TEST(ApiKeys, AGroupHasOneWeightAndOneQuota) {
+  const auto group = [](const std::string& tenant, const std::string& fields) {
+    return R"({"tenant": ")" + tenant + R"(", "sharing": "group", "group": "g", )" + fields + "}\n";
+  };
+  const std::string key = Key("a", kSecretHash, "acme");
+  const auto keys = ApiKeys::Parse(
+      key + group("acme", R"("cache_bytes": 7)") + group("other", R"("cache_bytes": 7)"), "k");
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  EXPECT_EQ(keys->CacheQuotas(), (std::map<std::string, uint64_t>{{"group:g", 7}}));
+  EXPECT_THAT(
+      ErrorOf(key + group("acme", R"("cache_bytes": 7)") + group("other", R"("cache_bytes": 8)")),
+      AllOf(HasSubstr("keys.txt:3"), HasSubstr("cache_bytes: is 8, but 7"), HasSubstr("\"g\"")));
+  EXPECT_THAT(
+      ErrorOf(key + group("acme", R"("weight": 2)") + group("other", R"("max_requests": 8)")),
+      HasSubstr("weight: is 1, but 2"));
+}
+
 TEST(ApiKeys, SettingsThatMakeNoSenseAreToldWithTheirValue) {
   const auto error = [](const std::string& fields) {
     return ErrorOf(R"({"tenant": "acme", )" + fields + "}");
@@ -108,6 +140,9 @@ TEST(ApiKeys, SettingsThatMakeNoSenseAreToldWithTheirValue) {
               HasSubstr("sensitive tenant"));
   EXPECT_THAT(error(R"("max_requests": 0)"), HasSubstr("not 0"));
   EXPECT_THAT(error(R"("max_requests": -1)"), HasSubstr("not -1"));
+  EXPECT_THAT(error(R"("weight": 0)"), HasSubstr("weight: must be a whole number from 1 to 1000"));
+  EXPECT_THAT(error(R"("requests_per_minute": 1.5)"), HasSubstr("not 1.5"));
+  EXPECT_THAT(error(R"("cache_bytes": "1G")"), HasSubstr("not \"1G\""));
   EXPECT_THAT(error(R"("sensitive": "yes")"), HasSubstr("not \"yes\""));
   EXPECT_THAT(error(R"("quota": 1)"), HasSubstr("\"quota\" is not known"));
 }

@@ -71,6 +71,9 @@ void Generation::Start() {
     if (!id.ok()) {
       ApiError error = FromStatus(id.status());
       if (error.status == 400) error.param = request_.chat ? "messages" : "prompt";
+      if (error.status == 429) {
+        error.retry_after_s = context_.retry_after(static_cast<uint32_t>(prompts_.size()));
+      }
       return Fail(error);
     }
     ids_.push_back(*id);

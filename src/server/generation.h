@@ -33,6 +33,7 @@ struct GenerationContext {
   engine::Clock clock;
   size_t max_pending_events = 0;
   std::shared_ptr<RecentRequests> recent;
+  std::function<int(uint32_t prompts)> retry_after;  // seconds, of who finds the queue full
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {

@@ -1,5 +1,8 @@
 #include "server/http_server.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
@@ -7,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "server/http_connection.h"
 #include "server/http_text.h"
 
@@ -18,10 +22,21 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr size_t kClosing = 64;      // connections beyond the limit that are about to make room
+constexpr size_t kOtherFiles = 512;  // model, tiers, logs
+
+// As far as the system lets us; a connection is a file.
+void RaiseFileLimit(size_t files) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return;
+  limit.rlim_cur = std::min<rlim_t>(files, limit.rlim_max);
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 class BeastServer : public HttpServer {
  public:
-  BeastServer(int threads, const Limits& limits, Handler handler, ErrorBody error_body)
+  BeastServer(int threads, const Limits& limits, Handler handler, ErrorBody error_body,
+              TlsContext tls)
       : threads_(threads),
         strand_(asio::make_strand(shared_.io)),
         acceptor_(strand_),
@@ -30,6 +45,7 @@ class BeastServer : public HttpServer {
     shared_.limits = limits;
     shared_.handler = std::move(handler);
     shared_.error_body = std::move(error_body);
+    shared_.tls = std::move(tls);
     shared_.on_empty = [this] { asio::post(strand_, [this] { OnEmpty(); }); };
   }
 
@@ -48,6 +64,7 @@ class BeastServer : public HttpServer {
     if (!ec) acceptor_.bind(endpoint, ec);
     if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
     if (ec) return fail("cannot listen on", ec);
+    RaiseFileLimit(shared_.limits.max_connections + kOtherFiles);
     port_ = acceptor_.local_endpoint(ec).port();
     return Status::Ok();
   }
@@ -90,9 +107,19 @@ class BeastServer : public HttpServer {
   }
 
   uint16_t port() const override { return port_; }
-  uint64_t connections() const override {
+  Figures figures() const override {
     const std::lock_guard lock(shared_.mutex);
-    return shared_.connections.size();
+    return {.open = shared_.connections.size(),
+            .idle = shared_.idle.size(),
+            .refused = shared_.refused,
+            .made_room = shared_.made_room,
+            .failed_handshakes = shared_.failed_handshakes,
+            .slow_senders = shared_.slow_senders};
+  }
+  void UseTls(TlsContext tls) override {
+    const std::lock_guard lock(shared_.mutex);
+    KVLINK_CHECK(shared_.tls != nullptr && tls != nullptr);
+    shared_.tls.swap(tls);
   }
 
  private:
@@ -113,8 +140,22 @@ class BeastServer : public HttpServer {
   }
 
   void Admit(tcp::socket socket) {
-    if (connections() >= shared_.limits.max_connections) return RefuseOverload(socket);
-    auto connection = MakeHttpConnection(shared_, std::move(socket));
+    std::shared_ptr<HttpConnection> idle;
+    TlsContext tls;
+    bool is_full = false;
+    {
+      const std::lock_guard lock(shared_.mutex);
+      const size_t open = shared_.connections.size(), most = shared_.limits.max_connections;
+      if (open >= most && !shared_.idle.empty()) {
+        idle = shared_.idle.begin()->second.lock();
+        shared_.idle.erase(shared_.idle.begin());  // the next one asks another
+      }
+      is_full = open >= most && (idle == nullptr || open >= most + kClosing);
+      tls = shared_.tls;
+    }
+    if (idle != nullptr) idle->MakeRoom();
+    if (is_full) return RefuseOverload(socket, tls != nullptr);
+    auto connection = MakeHttpConnection(shared_, std::move(socket), tls.get());
     {
       const std::lock_guard lock(shared_.mutex);
       shared_.connections.insert(connection);
@@ -123,10 +164,12 @@ class BeastServer : public HttpServer {
   }
 
   // Without waiting for anything: what does not fit into the socket's buffer is not sent.
-  void RefuseOverload(tcp::socket& socket) {
+  void RefuseOverload(tcp::socket& socket, bool speaks_tls) {
+    shared_.refused += 1;
+    if (speaks_tls) return;  // a handshake is what it has no room for
     HttpResponse response;
     response.status = 503;
-    response.headers.emplace_back("Retry-After", "1");
+    response.headers.emplace_back("Retry-After", std::to_string(shared_.drain.RetryAfter(1)));
     response.body =
         shared_.error_body(503, "more than " + std::to_string(shared_.limits.max_connections) +
                                     " connections are open");
@@ -164,9 +207,10 @@ class BeastServer : public HttpServer {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string& host, uint16_t port,
                                                        int threads, const Limits& limits,
-                                                       Handler handler, ErrorBody error_body) {
-  auto server =
-      std::make_unique<BeastServer>(threads, limits, std::move(handler), std::move(error_body));
+                                                       Handler handler, ErrorBody error_body,
+                                                       TlsContext tls) {
+  auto server = std::make_unique<BeastServer>(threads, limits, std::move(handler),
+                                              std::move(error_body), std::move(tls));
   if (Status status = server->Listen(host, port); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }

@@ -6,7 +6,8 @@
 //
 // The socket is read while an answer is under way, so that a client that leaves is noticed. Slow
 // senders, idle connections and slow readers are closed after a timeout; header, body and unsent
-// bytes have limits.
+// bytes have limits. When all connections are taken, the one that was idle longest makes room for a
+// new one.
 #pragma once
 
 #include <chrono>
@@ -25,16 +26,26 @@ class HttpServer {
  public:
   // Body of an answer that the HTTP layer gives itself (413, 400, ...).
   using ErrorBody = std::function<std::string(int status, const std::string& message)>;
+  using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 
-  // kUnavailable: the address cannot be resolved or bound.
+  struct Figures {
+    uint64_t open = 0, idle = 0;                       // connections
+    uint64_t refused = 0, made_room = 0;               // since the start
+    uint64_t failed_handshakes = 0, slow_senders = 0;  // likewise
+  };
+
+  // kUnavailable: the address cannot be resolved or bound. `tls` null: plain HTTP.
   static Result<std::unique_ptr<HttpServer>> Create(const std::string& host, uint16_t port,
                                                     int threads, const Limits& limits,
-                                                    Handler handler, ErrorBody error_body);
+                                                    Handler handler, ErrorBody error_body,
+                                                    TlsContext tls = nullptr);
   virtual ~HttpServer() = default;
   virtual void Run() = 0;
   virtual void Stop() = 0;
   virtual uint16_t port() const = 0;
-  virtual uint64_t connections() const = 0;
+  virtual Figures figures() const = 0;
+  // For connections from now on. Requires: it was made with TLS. Any thread.
+  virtual void UseTls(TlsContext tls) = 0;
 };
 
 }  // namespace kvlink::server

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/answer.h"
+#include "server/server_metrics.h"
 #include "server/tier_metrics.h"
 
 namespace kvlink::server {
@@ -126,7 +127,7 @@ class PrometheusMetrics : public Metrics {
     cut_off_[static_cast<size_t>(reason)]->Increment();
   }
 
-  std::string Text(const engine::EngineStats& stats, uint64_t connections) const override {
+  std::string Text(const engine::EngineStats& stats, const ServerFigures& server) const override {
     std::vector<MetricFamily> families = registry_.Collect();
     const CacheStats& cache = stats.cache;
     const auto gauge = [&](const char* name, const char* help, double value) {
@@ -159,10 +160,10 @@ class PrometheusMetrics : public Metrics {
                             {"without_sharing", static_cast<double>(cache.without_sharing_bytes)},
                             {"budget", static_cast<double>(cache.budget_bytes)}},
                            "state"));
-    gauge("kvlink_kv_saved_bytes",
-          "What running requests would take if each had its own copy, less what they take.",
-          static_cast<double>(cache.without_sharing_bytes) -
-              static_cast<double>(cache.in_use_bytes));
+    gauge(
+        "kvlink_kv_saved_bytes",
+        "What running requests would take if each had its own copy, less what they take.",
+        static_cast<double>(cache.without_sharing_bytes) - static_cast<double>(cache.in_use_bytes));
     families.push_back(Now("kvlink_cow_copies_total", "Copies of shared pages by kind.",
                            MetricType::Counter,
                            {{"full", static_cast<double>(cache.cow_full_copies)},
@@ -223,7 +224,7 @@ class PrometheusMetrics : public Metrics {
             stats.refused);
     gauge("kvlink_tracking_bytes", "Bytes of the structures that track blocks.",
           static_cast<double>(cache.tracking_bytes));
-    gauge("kvlink_http_connections", "Open connections.", static_cast<double>(connections));
+    AppendServerMetrics(stats, server, labels_, &families);
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, families);
     return out.str();

@@ -14,8 +14,17 @@
 
 #include "engine/engine.h"
 #include "server/http.h"
+#include "server/http_server.h"
+#include "server/memory_watch.h"
 
 namespace kvlink::server {
+
+// Of the server rather than the engine, at this moment.
+struct ServerFigures {
+  HttpServer::Figures http;
+  MemoryWatch::Figures memory;
+  uint64_t memory_refusals = 0;
+};
 
 class Metrics {
  public:
@@ -33,7 +42,7 @@ class Metrics {
   virtual void CountDisconnect(DisconnectReason reason) = 0;
 
   // Prometheus text format.
-  virtual std::string Text(const engine::EngineStats& stats, uint64_t connections) const = 0;
+  virtual std::string Text(const engine::EngineStats& stats, const ServerFigures& server) const = 0;
 };
 
 // Follows one request's events on the engine thread.

@@ -1,4 +1,4 @@
-// ReloadKeys: the key file, read again while the server runs.
+// ReloadKeys and ReloadTls: files that are read again while the server runs.
 #pragma once
 
 #include "kvlink/status.h"
@@ -10,5 +10,7 @@ namespace kvlink::server {
 // why; requests that run are not touched. kFailedPrecondition: it was started without keys. Any
 // thread.
 Status ReloadKeys(Server& server);
+// Likewise the certificate and its key; connections keep those that they began with.
+Status ReloadTls(Server& server);
 
 }  // namespace kvlink::server

@@ -6,6 +6,7 @@
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/reload_keys.h"
+#include "server/tls.h"
 
 namespace kvlink::server {
 namespace {
@@ -30,7 +31,8 @@ class HttpApiServer : public Server {
                 std::shared_ptr<Log> log)
       : options_(options), log_(log), api_(engine, options, std::move(keys), log) {}
 
-  Status Listen() {
+  // `tls` null: plain HTTP.
+  Status Listen(HttpServer::TlsContext tls) {
     Result<std::unique_ptr<HttpServer>> http = HttpServer::Create(
         options_.host, options_.port, options_.threads, options_.limits,
         [this](HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -38,15 +40,17 @@ class HttpApiServer : public Server {
         },
         [](int status, const std::string& message) {
           return ErrorBody({status, message, "", ""});
-        });
+        },
+        std::move(tls));
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
-    api_.set_connection_count([this] { return http_->connections(); });
+    api_.set_http_figures([this] { return http_->figures(); });
     return Status::Ok();
   }
 
   void Run() override {
     log_->Note("serving " + api_.model_id() + " on " + address());
+    api_.WatchMemory();
     http_->Run();
     log_->Note("stopped");
   }
@@ -62,6 +66,19 @@ class HttpApiServer : public Server {
     log_->Note("read " + std::to_string(keys->size()) + " API keys of " +
                std::to_string(keys->num_tenants()) + " tenants");
     api_.ReplaceKeys(*std::move(keys));
+    return Status::Ok();
+  }
+  Status ReadTls() {
+    Result<Tls> tls = options_.tls.empty()
+                          ? Status(StatusCode::kFailedPrecondition, "TLS is not spoken here")
+                          : LoadTls(options_.tls);
+    if (!tls.ok()) {
+      log_->Warning(tls.status().message() + "; the certificate from before stays");
+      return tls.status();
+    }
+    if (!tls->warning.empty()) log_->Warning(tls->warning);
+    log_->Note("read the certificate in " + options_.tls.certificate);
+    http_->UseTls(std::move(tls->context));
     return Status::Ok();
   }
   uint16_t port() const override { return http_->port(); }
@@ -93,15 +110,23 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ServerOpt
     if (!loaded.ok()) return loaded.status();
     keys = *std::move(loaded);
   }
+  Tls tls;
+  if (!options.tls.empty()) {
+    Result<Tls> loaded = LoadTls(options.tls);
+    if (!loaded.ok()) return loaded.status();
+    tls = *std::move(loaded);
+  }
   Result<std::shared_ptr<Log>> log =
       Log::Create(options.log_dir, options.log_to_stderr,
                   options.log_as_json ? LogFormat::kJson : LogFormat::kText);
   if (!log.ok()) return log.status();
   auto server = std::make_unique<HttpApiServer>(engine, options, std::move(keys), *log);
-  if (Status status = server->Listen(); !status.ok()) return status;
+  if (!tls.warning.empty()) (*log)->Warning(tls.warning);
+  if (Status status = server->Listen(std::move(tls.context)); !status.ok()) return status;
   return std::unique_ptr<Server>(std::move(server));
 }
 
 Status ReloadKeys(Server& server) { return static_cast<HttpApiServer&>(server).ReadKeys(); }
+Status ReloadTls(Server& server) { return static_cast<HttpApiServer&>(server).ReadTls(); }
 
 }  // namespace kvlink::server

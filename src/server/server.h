@@ -25,21 +25,31 @@
 
 #include "engine/engine.h"
 #include "kvlink/status.h"
+#include "server/memory_watch.h"
+#include "server/tls.h"
 
 namespace kvlink::server {
 
 struct Limits {
   size_t max_body_bytes = size_t{8} << 20;     // beyond: 413
   size_t max_header_bytes = size_t{16} << 10;  // beyond: 431
-  size_t max_connections = 1024;               // beyond: 503
-  size_t max_pending_bytes = size_t{1} << 20;  // unsent; a reader slower than this is cut off
-  size_t max_pending_events = 8192;            // of the engine, not yet taken, per HTTP request
-  uint32_t max_choices = 128;                  // n and best_of
-  uint32_t max_prompts = 256;                  // prompts of one /v1/completions
+  // Beyond, whoever has been idle longest makes room; when nobody is idle: 503.
+  size_t max_connections = 1024;
+  size_t max_incoming_bytes = size_t{256} << 20;  // of bodies not yet complete; beyond: 503
+  size_t max_pending_bytes = size_t{1} << 20;     // unsent; a reader slower than this is cut off
+  size_t max_pending_events = 8192;               // of the engine, not yet taken, per HTTP request
+  uint32_t max_choices = 128;                     // n and best_of
+  uint32_t max_prompts = 256;                     // prompts of one /v1/completions
   std::chrono::milliseconds request_timeout{30000};  // from a request's first byte to its last
   std::chrono::milliseconds idle_timeout{75000};     // between requests
-  std::chrono::milliseconds write_timeout{30000};    // without a byte taken
-  std::chrono::milliseconds shutdown_grace{10000};   // what runs at Stop may finish within
+  // A client that takes less than `min_write_bytes` in `write_timeout`, while there is more, is cut
+  // off.
+  std::chrono::milliseconds write_timeout{30000};
+  size_t min_write_bytes = 4096;
+  std::chrono::milliseconds handshake_timeout{10000};  // of TLS
+  std::chrono::milliseconds keepalive{30000};  // without a packet: the peer is asked whether it is
+                                               // there
+  std::chrono::milliseconds shutdown_grace{10000};  // what runs at Stop may finish within
 };
 
 struct ServerOptions {
@@ -49,10 +59,12 @@ struct ServerOptions {
   // The first is the name in answers, the rest are aliases. Empty: the model file's name.
   std::vector<std::string> model_ids;
   std::string api_keys_file;  // see api_keys.h; empty: no keys, one tenant "default"
+  TlsFiles tls;               // empty: plain HTTP
+  MemoryWatchOptions memory;  // empty: nobody watches
   std::string log_dir;        // kvlink.log there, rotated; empty: no file
   bool log_to_stderr = true;
   bool log_as_json = false;  // else as text
-  std::string version = "0.1.0";
+  std::string version;       // of the program, as /version and the OpenAPI document show it
   Limits limits;
   // Of requests that do not say; they can ask for less, not for more.
   SimilarPolicy similar = SimilarPolicy::kOff;

@@ -1,10 +1,15 @@
 #include "server/tenants.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "base/check.h"
+#include "server/drain_rate.h"
 
 namespace kvlink::server {
 namespace {
@@ -30,68 +35,110 @@ bool IsTenantName(std::string_view name) {
   });
 }
 
-struct TenantGate::Counts {
-  mutable std::mutex mutex;
-  std::map<std::string, size_t> of_tenant;  // without zeros; guarded by mutex
-  size_t total = 0;                         // guarded by mutex
+struct TenantGate::Tenant {
+  explicit Tenant(const base::Clock& clock) : drain(clock) {}
+  size_t in_flight = 0;
+  // A bucket that a minute fills: what may be asked at once.
+  double allowance = 0;
+  std::optional<base::TimePoint> filled;  // nothing: never, it is full
+  DrainRate drain;
+};
 
-  size_t Of(const std::string& tenant) const {
-    const auto found = of_tenant.find(tenant);
-    return found == of_tenant.end() ? 0 : found->second;
-  }
+struct TenantGate::Counts {
+  explicit Counts(base::Clock gate_clock) : clock(std::move(gate_clock)), drain(clock) {}
+
+  const base::Clock clock;
+  DrainRate drain;
+  mutable std::mutex mutex;
+  std::map<std::string, Tenant> tenants;  // all that ever asked; guarded by mutex
+  size_t total = 0;                       // in flight; guarded by mutex
+
+  Tenant& Of(const std::string& tenant) { return tenants.try_emplace(tenant, clock).first->second; }
   void Leave(const std::string& tenant, size_t prompts) {
     const std::lock_guard lock(mutex);
-    const auto found = of_tenant.find(tenant);
-    KVLINK_CHECK(found != of_tenant.end() && found->second >= prompts && total >= prompts);
+    Tenant& of = Of(tenant);
+    KVLINK_CHECK(of.in_flight >= prompts && total >= prompts);
     total -= prompts;
-    found->second -= prompts;
-    if (found->second == 0) of_tenant.erase(found);
+    of.in_flight -= prompts;
   }
 };
 
-TenantGate::TenantGate(size_t capacity)
-    : capacity_(capacity), counts_(std::make_shared<Counts>()) {}
+namespace {
+
+std::string Str(uint64_t value) { return std::to_string(value); }
+
+// What can never fit, however long somebody waits.
+std::optional<ApiError> CheckSize(const std::string& tenant, const char* name, uint32_t limit,
+                                  uint32_t prompts) {
+  if (limit == 0 || prompts <= limit) return std::nullopt;
+  return ApiError{400,
+                  "prompt: " + Str(prompts) + " prompts at once; " + name + " of the tenant \"" +
+                      tenant + "\" is " + Str(limit),
+                  "prompt", std::string("tenant_") + name};
+}
+
+}  // namespace
+
+TenantGate::TenantGate(size_t capacity, base::Clock clock)
+    : capacity_(capacity), counts_(std::make_shared<Counts>(std::move(clock))) {}
 TenantGate::~TenantGate() = default;
 
 std::variant<TenantGate::Place, ApiError> TenantGate::Enter(const std::string& tenant,
                                                             const TenantSettings& settings,
                                                             uint32_t prompts,
                                                             bool several_tenants) {
-  const auto limit = std::to_string(settings.max_requests);
-  if (settings.max_requests > 0 && prompts > settings.max_requests) {
-    return ApiError{400,
-                    "prompt: " + std::to_string(prompts) +
-                        " prompts at once; max_requests of the tenant \"" + tenant + "\" is " +
-                        limit,
-                    "prompt", "tenant_max_requests"};
-  }
+  const uint32_t most = settings.max_requests, rate = settings.requests_per_minute;
+  if (auto error = CheckSize(tenant, "max_requests", most, prompts)) return *error;
+  if (auto error = CheckSize(tenant, "requests_per_minute", rate, prompts)) return *error;
+  const base::TimePoint now = counts_->clock();
   const std::lock_guard lock(counts_->mutex);
-  const size_t own = counts_->Of(tenant);
-  if (settings.max_requests > 0 && own + prompts > settings.max_requests) {
-    return ApiError{429,
-                    "the tenant \"" + tenant + "\" has " + std::to_string(own) +
-                        " requests in flight, and its max_requests is " + limit,
-                    "", "tenant_max_requests"};
+  Tenant& of = counts_->Of(tenant);
+  const size_t own = of.in_flight;
+  const std::string who = "the tenant \"" + tenant + "\" has " + Str(own) + " requests in flight";
+  if (most > 0 && own + prompts > most) {
+    return ApiError{429, who + ", and its max_requests is " + Str(most), "", "tenant_max_requests",
+                    of.drain.RetryAfter(static_cast<uint32_t>(own + prompts - most))};
   }
   const size_t free = capacity_ - std::min(capacity_, counts_->total);
   if (several_tenants && own + prompts > free) {
     return ApiError{429,
-                    "the tenant \"" + tenant + "\" has " + std::to_string(own) +
-                        " requests in flight; of the server's " + std::to_string(capacity_) +
-                        " places " + std::to_string(free) +
+                    who + "; of the server's " + Str(capacity_) + " places " + Str(free) +
                         " are free, and these are kept for other tenants",
-                    "", "tenant_share"};
+                    "", "tenant_share",
+                    counts_->drain.RetryAfter(static_cast<uint32_t>(own + prompts - free))};
+  }
+  if (rate > 0) {
+    const double per_second = rate / 60.0;
+    const double seconds =
+        of.filled ? std::chrono::duration<double>(now - *of.filled).count() : 60.0;
+    of.allowance = std::min<double>(rate, of.allowance + seconds * per_second);
+    of.filled = now;
+    if (of.allowance + 1e-6 < prompts) {
+      const double wait = std::ceil((prompts - of.allowance) / per_second);
+      return ApiError{
+          429, "the tenant \"" + tenant + "\" has used up its requests_per_minute of " + Str(rate),
+          "", "tenant_requests_per_minute", std::max(1, static_cast<int>(wait))};
+    }
+    of.allowance -= prompts;
   }
   counts_->total += prompts;
-  counts_->of_tenant[tenant] += prompts;
+  of.in_flight += prompts;
   // Only the address matters: the place goes when its last copy does.
   return Place(counts_.get(),
                [counts = counts_, tenant, prompts](void*) { counts->Leave(tenant, prompts); });
 }
 
+void TenantGate::Served(const std::string& tenant, uint32_t prompts) {
+  counts_->drain.Left(prompts);
+  const std::lock_guard lock(counts_->mutex);
+  counts_->Of(tenant).drain.Left(prompts);
+}
+
+int TenantGate::RetryAfter(uint32_t prompts) { return counts_->drain.RetryAfter(prompts); }
+
 size_t TenantGate::in_flight(const std::string& tenant) const {
   const std::lock_guard lock(counts_->mutex);
-  return counts_->Of(tenant);
+  return counts_->Of(tenant).in_flight;
 }
 
 }  // namespace kvlink::server

@@ -93,6 +93,48 @@ TEST(TenantGate, AFloodOfOneTenantLeavesRoomForAnother) {
   EXPECT_EQ(ErrorOf(alone.Enter("flood", {}, 100, false)), nullptr);
 }
 
+TEST(TenantGate, AMinutesAllowanceFillsUpWithTime) {
+  base::FakeClock clock;
+  TenantGate gate(1000, clock.clock());
+  TenantSettings settings;
+  settings.requests_per_minute = 60;
+  const auto ask = [&](uint32_t prompts) { return gate.Enter("acme", settings, prompts, false); };
+  EXPECT_EQ(ErrorOf(ask(50)), nullptr);
+  EXPECT_EQ(ErrorOf(ask(10)), nullptr);
+  const auto refused = ask(5);
+  ASSERT_NE(ErrorOf(refused), nullptr);
+  EXPECT_EQ(ErrorOf(refused)->status, 429);
+  EXPECT_EQ(ErrorOf(refused)->code, "tenant_requests_per_minute");
+  EXPECT_EQ(ErrorOf(refused)->retry_after_s, 5);
+  EXPECT_EQ(ErrorOf(gate.Enter("other", settings, 60, false)), nullptr);
+  clock.Advance(std::chrono::seconds(5));
+  EXPECT_EQ(ErrorOf(ask(5)), nullptr);
+  EXPECT_NE(ErrorOf(ask(1)), nullptr);
+  clock.Advance(std::chrono::hours(5));  // no more than a minute's is saved up
+  EXPECT_EQ(ErrorOf(ask(60)), nullptr);
+  EXPECT_NE(ErrorOf(ask(1)), nullptr);
+  EXPECT_EQ(ErrorOf(ask(61))->status, 400);
+}
+
+TEST(TenantGate, WhoIsRefusedComesBackAsFastAsItsRequestsAreServed) {
+  base::FakeClock clock;
+  TenantGate gate(100, clock.clock());
+  TenantSettings two;
+  two.max_requests = 2;
+  for (int i = 0; i < 20; ++i) {
+    gate.Served("slow", 1);
+    clock.Advance(std::chrono::seconds(10));
+    gate.Served("fast", 10);
+  }
+  const auto slow = gate.Enter("slow", two, 2, false), fast = gate.Enter("fast", two, 2, false);
+  const auto slow_refused = gate.Enter("slow", two, 1, false);
+  const auto fast_refused = gate.Enter("fast", two, 1, false);
+  ASSERT_NE(ErrorOf(slow_refused), nullptr);
+  ASSERT_NE(ErrorOf(fast_refused), nullptr);
+  EXPECT_NEAR(ErrorOf(slow_refused)->retry_after_s, 11, 1);
+  EXPECT_LE(ErrorOf(fast_refused)->retry_after_s, 2);
+}
+
 TEST(TenantGate, CountsWhatANaiveModelCounts) {
   base::Random random(7);
   TenantGate gate(40);

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
+
+#include "server/metric_families.h"
 
 namespace kvlink::server {
 namespace {
@@ -13,30 +14,8 @@ using prometheus::MetricType;
 
 double Count(uint64_t n) { return static_cast<double>(n); }
 
-class Families {
- public:
-  Families(const Labels& labels, std::vector<MetricFamily>* families)
-      : labels_(labels), families_(*families) {}
-  void Begin(const char* name, const char* help, MetricType type) {
-    families_.push_back({name, help, type, {}});
-  }
-  void Add(double value, const Labels& more = {}) {
-    prometheus::ClientMetric metric;
-    for (const Labels& labels : {labels_, more}) {
-      for (const auto& [name, of] : labels) metric.label.push_back({name, of});
-    }
-    metric.counter.value = value;
-    metric.gauge.value = value;
-    families_.back().metric.push_back(std::move(metric));
-  }
-
- private:
-  const Labels labels_;
-  std::vector<MetricFamily>& families_;
-};
-
 // Reasons that are shown at 0 before they occur, so that an alert can be set on them.
-void AddErrors(const TierFigures& tier, Families& families) {
+void AddErrors(const TierFigures& tier, MetricFamilies& families) {
   std::vector<TierFigures::Error> errors = tier.errors;
   for (const char* op : {"get", "put"}) {
     for (const char* reason : {"timeout", "unavailable", "corrupt", "io"}) {
@@ -56,7 +35,7 @@ void AddErrors(const TierFigures& tier, Families& families) {
 
 void AppendTierMetrics(const engine::EngineStats& stats, const Labels& labels,
                        std::vector<MetricFamily>* families) {
-  Families out(labels, families);
+  MetricFamilies out(labels, families);
   out.Begin("kvlink_tier_bytes", "Bytes of a tier by kind.", MetricType::Gauge);
   for (const TierFigures& tier : stats.tiers) {
     out.Add(Count(tier.bytes), {{"tier", tier.name}, {"kind", "blocks"}});

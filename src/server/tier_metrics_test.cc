@@ -34,7 +34,7 @@ double Value(const std::string& text, const std::string& line_start) {
 TEST(TierMetrics, WhatWasLoadedIsAHitOfTheOtherTiersAndAllOfItIsCached) {
   const auto metrics = Metrics::Create("m");
   metrics->RecordReport(Report(), true, 0);
-  const std::string text = metrics->Text({}, 0);
+  const std::string text = metrics->Text({}, {});
   EXPECT_EQ(Value(text, "vllm:prefix_cache_queries_total"), 100);
   EXPECT_EQ(Value(text, "vllm:prefix_cache_hits_total"), 40);
   EXPECT_EQ(Value(text, "vllm:external_prefix_cache_queries_total"), 60);
@@ -55,7 +55,7 @@ TEST(TierMetrics, ARequestThatMayNotUseTiersAsksNone) {
   report.loaded.clear();
   report.tiers_asked = false;
   metrics->RecordReport(report, true, 0);
-  EXPECT_EQ(Value(metrics->Text({}, 0), "vllm:external_prefix_cache_queries_total"), 0);
+  EXPECT_EQ(Value(metrics->Text({}, {}), "vllm:external_prefix_cache_queries_total"), 0);
 }
 
 TEST(TierMetrics, EachTierHasItsFigures) {
@@ -73,7 +73,7 @@ TEST(TierMetrics, EachTierHasItsFigures) {
   remote.breaker = "open";
   remote.queued_blocks = 7;
   stats.cache.loads = 4;
-  const std::string text = Metrics::Create("m")->Text(stats, 0);
+  const std::string text = Metrics::Create("m")->Text(stats, {});
   const std::string model = R"({model_name="m",)";
   EXPECT_EQ(Value(text, "kvlink_tier_bytes" + model + R"(kind="blocks",tier="cold"})"), 1000);
   EXPECT_EQ(Value(text, "kvlink_tier_bytes" + model + R"(kind="budget",tier="cold"})"), 5000);

@@ -7,6 +7,7 @@
 // is computed.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -83,12 +84,21 @@ class FakeCache : public Cache {
                                              std::string_view text) const override;
   std::optional<Recalled> RecallPrefix(const Namespace& ns, std::string_view text) const override;
   CacheStats Stats() const override { return {}; }
+  void SetQuota(const std::string& tenant, uint64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    quotas_[tenant] = bytes;
+  }
+  std::map<std::string, uint64_t> quotas() const {  // as they were set last, 0 included
+    const std::lock_guard lock(mutex_);
+    return quotas_;
+  }
 
  private:
   using Key = std::pair<std::string, std::string>;  // tenant, salt
-  KvShape shape_;
+  KvShape shape_{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64};
   mutable std::mutex mutex_;
   std::map<Key, std::map<std::string, std::vector<TokenId>, std::less<>>> texts_;
+  std::map<std::string, uint64_t> quotas_;
 };
 
 class FakeEngine : public engine::Engine {
@@ -106,6 +116,9 @@ class FakeEngine : public engine::Engine {
   const model::Model& model() const override { return model_; }
   const engine::EngineOptions& options() const override { return options_; }
   Cache& cache() override { return cache_; }
+  FakeCache& fake_cache() { return cache_; }
+  void Withhold(uint64_t bytes) override { withheld_ = bytes; }
+  uint64_t withheld() const { return withheld_; }
 
   void set_script(Script script);
   // While held, nothing starts and no token is generated.
@@ -147,6 +160,7 @@ class FakeEngine : public engine::Engine {
   Script script_;
   Status refusal_, failure_;
   engine::EngineStats stats_;
+  std::atomic<uint64_t> withheld_{0};
   engine::RequestId next_id_ = 1;
   bool held_ = false, stop_ = false;
   std::thread thread_;

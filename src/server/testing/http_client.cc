@@ -77,6 +77,11 @@ std::string HttpClient::ReadRaw() {
   return std::exchange(buffer_, "");
 }
 
+size_t HttpClient::Skip(size_t bytes) {
+  std::string skipped(bytes, '\0');
+  return static_cast<size_t>(std::max<ssize_t>(recv(fd_, skipped.data(), bytes, 0), 0));
+}
+
 bool HttpClient::AtEnd() { return buffer_.empty() && !Fill(); }
 
 HttpReply HttpClient::Read(const std::string& until) {

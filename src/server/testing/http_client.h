@@ -29,6 +29,8 @@ class HttpClient {
   HttpReply Read(const std::string& until = "");
   // Everything until the server closes.
   std::string ReadRaw();
+  // Takes up to `bytes` and forgets them; how many. 0: the connection has ended.
+  size_t Skip(size_t bytes);
   // True when the server has closed and everything was read.
   bool AtEnd();
   void Close();

@@ -1,0 +1,292 @@
+// What the server refuses, whom it cuts off, and who makes room: connections, tenants, memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "server/api_keys.h"
+#include "server/reload_keys.h"
+#include "server/server.h"
+#include "server/testing/fakes.h"
+#include "server/testing/http_client.h"
+
+namespace kvlink::server {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeEngine;
+using testing::FakeModel;
+using ::testing::HasSubstr;
+using testing::HttpClient;
+using testing::HttpReply;
+using ::testing::Pair;
+using Json = nlohmann::json;
+using std::chrono::milliseconds;
+
+const char kChat[] = "/v1/chat/completions";
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+template <typename Condition>
+bool Eventually(Condition condition) {
+  for (int i = 0; i < 6000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return false;
+}
+
+std::string Hi(bool stream = false) {
+  return Json({{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"stream", stream}}).dump();
+}
+
+class LimitsServerTest : public ::testing::Test {
+ protected:
+  LimitsServerTest() {
+    options_.port = 0;
+    options_.log_to_stderr = false;
+    options_.seed_source = [] { return uint64_t{1}; };
+    engine_options_.context = 4096;
+  }
+  ~LimitsServerTest() override {
+    if (server_) {
+      server_->Stop();
+      server_->Stop();
+      thread_.join();
+      server_.reset();
+    }
+    if (!options_.api_keys_file.empty()) std::remove(options_.api_keys_file.c_str());
+  }
+  void Start() {
+    engine_ = std::make_unique<FakeEngine>(model_, engine_options_);
+    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = *std::move(server);
+    thread_ = std::thread([this] { server_->Run(); });
+  }
+  // "key-acme" and "key-other" of the tenants acme and other, and `settings`.
+  void WriteKeys(const std::string& settings) {
+    options_.api_keys_file = ::testing::TempDir() + "limits-keys-" + std::to_string(getpid());
+    std::ofstream file(options_.api_keys_file);
+    for (const std::string tenant : {"acme", "other"}) {
+      std::string hash;
+      for (const uint8_t byte : Sha256("key-" + tenant)) {
+        char hex[3];
+        std::snprintf(hex, sizeof(hex), "%02x", byte);
+        hash += hex;
+      }
+      file << Json({{"name", tenant},
+                    {"hash", hash},
+                    {"tenant", tenant},
+                    {"rights", {"inference", "metrics"}}})
+           << "\n";
+    }
+    file << settings << "\n";
+  }
+  HttpReply Chat(const std::string& key = "") {
+    return HttpClient(server_->port()).Post(kChat, Json::parse(Hi()), key);
+  }
+  double Metric(const std::string& name, const std::string& key = "") {
+    std::istringstream lines(HttpClient(server_->port()).Get("/metrics", key).body);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(name + "{") || line.starts_with(name + " ")) {
+        return std::stod(line.substr(line.rfind(' ') + 1));
+      }
+    }
+    ADD_FAILURE() << name << " is not in /metrics";
+    return -1;
+  }
+
+  FakeModel model_;
+  ServerOptions options_;
+  engine::EngineOptions engine_options_;
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+// --- connections ---
+
+TEST_F(LimitsServerTest, WhenAllConnectionsAreTakenTheLongestIdleOneMakesRoom) {
+  options_.limits.max_connections = 3;
+  options_.threads = 1;  // whose answer was read first is idle first
+  Start();
+  engine_->Hold();
+  HttpClient busy(server_->port()), first(server_->port()), second(server_->port());
+  busy.Send(HttpClient::PostText(kChat, Hi()));
+  ASSERT_TRUE(Eventually([&] { return engine_->Stats().waiting == 1; }));
+  EXPECT_EQ(first.Get("/health").status, 200);
+  EXPECT_EQ(second.Get("/health").status, 200);
+  EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  EXPECT_TRUE(first.AtEnd());
+  EXPECT_EQ(second.Get("/health").status, 200);
+  engine_->Release();
+  EXPECT_EQ(busy.Read().status, 200);
+  EXPECT_GE(Metric("kvlink_http_connections_made_room_total"), 1);
+  EXPECT_EQ(Metric("kvlink_http_connections_refused_total"), 0);
+}
+
+TEST_F(LimitsServerTest, SilentConnectionsKeepNobodyOut) {
+  options_.limits.max_connections = 20;
+  options_.threads = 1;
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Eventually([&] { return Chat().status == 200; })) << i;
+  EXPECT_GT(Metric("kvlink_http_connections_made_room_total"), 50);
+}
+
+TEST_F(LimitsServerTest, AReaderThatTakesTooLittleIsCutOffAlthoughItNeverStops) {
+  options_.limits.write_timeout = milliseconds(500);
+  options_.limits.min_write_bytes = size_t{64} << 20;  // more than there is
+  Start();
+  constexpr size_t kTokens = 2 << 20;  // each at least two bytes of the answer
+  HttpClient slow(server_->port());
+  slow.ShrinkReceiveBuffer();
+  slow.Send(
+      HttpClient::PostText("/tokenize", Json({{"prompt", std::string(kTokens, 'X')}}).dump()));
+  size_t taken = 0;
+  while (const size_t more = slow.Skip(1024)) {
+    taken += more;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  EXPECT_GT(taken, 0u);
+  EXPECT_LT(taken, 2 * kTokens);
+}
+
+TEST_F(LimitsServerTest, BodiesOnTheirWayHoldNoMoreThanTheirLimitTogether) {
+  options_.limits.max_incoming_bytes = 3 * kMiB;
+  Start();
+  const auto head = [](size_t bytes) {
+    return "POST " + std::string(kChat) +
+           " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(bytes) + "\r\n\r\n";
+  };
+  HttpClient one(server_->port()), two(server_->port());
+  for (HttpClient* client : {&one, &two}) {
+    client->Send(head(2 * kMiB) + std::string(2 * kMiB - 1, ' '));
+  }
+  // Whichever is read first has room; the other has not.
+  std::atomic<int> refused{0};
+  std::thread first([&] { refused += one.Read().status == 503; });
+  std::thread second([&] { refused += two.Read().status == 503; });
+  EXPECT_TRUE(Eventually([&] { return refused == 1; }));
+  EXPECT_EQ(Chat().status, 200);  // small ones still pass
+  server_->Stop();
+  server_->Stop();
+  first.join();
+  second.join();
+  EXPECT_EQ(refused, 1);
+}
+
+TEST_F(LimitsServerTest, ASlowSenderIsCounted) {
+  options_.limits.request_timeout = milliseconds(50);
+  Start();
+  HttpClient client(server_->port());
+  client.Send("POST /v1/chat/completions HTTP/1.1\r\n");
+  EXPECT_EQ(client.Read().status, 408);
+  EXPECT_EQ(Metric("kvlink_http_slow_senders_total"), 1);
+}
+
+// --- tenants ---
+
+TEST_F(LimitsServerTest, ATenantThatUsedUpItsMinuteIsToldWhenToComeBack) {
+  WriteKeys(R"({"tenant": "acme", "requests_per_minute": 2})");
+  Start();
+  EXPECT_EQ(Chat("key-acme").status, 200);
+  EXPECT_EQ(Chat("key-acme").status, 200);
+  const HttpReply reply = Chat("key-acme");
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.json()["error"]["code"], "tenant_requests_per_minute");
+  const int wait = std::stoi(reply.headers.at("retry-after"));
+  EXPECT_GT(wait, 1);
+  EXPECT_LE(wait, 30);
+  EXPECT_EQ(Chat("key-other").status, 200);
+}
+
+TEST_F(LimitsServerTest, RetryAfterFollowsHowFastRequestsAreServed) {
+  // A clock that stands unless it is told to move: each answer takes half a minute.
+  const auto now = std::make_shared<std::atomic<int64_t>>(1000);
+  engine_options_.clock = [now] {
+    return std::chrono::steady_clock::time_point(std::chrono::seconds(now->load()));
+  };
+  engine_options_.max_queue = 1;
+  Start();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(Chat().status, 200);
+    *now += 30;
+  }
+  engine_->set_refusal({StatusCode::kResourceExhausted, "the queue is full"});
+  const HttpReply reply = Chat();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.json()["error"]["code"], "queue_full");
+  EXPECT_NEAR(std::stoi(reply.headers.at("retry-after")), 34, 6);
+  EXPECT_NEAR(std::stoi(Chat().headers.at("retry-after")), 67, 12);  // behind the first
+}
+
+TEST_F(LimitsServerTest, TheCacheIsToldTheQuotasOfTheFileAndOfTheNextOne) {
+  WriteKeys(R"({"tenant": "acme", "cache_bytes": 1000000})"
+            "\n"
+            R"({"tenant": "other", "sharing": "group", "group": "g", "cache_bytes": 7000000})");
+  Start();
+  EXPECT_THAT(engine_->fake_cache().quotas(),
+              ElementsAre(Pair("acme", 1000000), Pair("group:g", 7000000)));
+  WriteKeys(R"({"tenant": "acme", "cache_bytes": 2000000})");
+  ASSERT_TRUE(ReloadKeys(*server_).ok());
+  EXPECT_THAT(engine_->fake_cache().quotas(),
+              ElementsAre(Pair("acme", 2000000), Pair("group:g", 0)));
+}
+
+TEST_F(LimitsServerTest, RequestsCarryTheWeightAndTheQuotaOfTheirTenant) {
+  WriteKeys(R"({"tenant": "acme", "weight": 5, "cache_bytes": 1000000000})");
+  Start();
+  std::atomic<uint32_t> weight{0}, tokens{0};
+  engine_->set_script([&](const engine::GenerationRequest& request, uint32_t) {
+    weight = request.weight;
+    tokens = request.max_kv_tokens;
+    return std::string("ok");
+  });
+  EXPECT_EQ(Chat("key-acme").status, 200);
+  EXPECT_EQ(weight, 5u);
+  const KvShape& shape = engine_->cache().shape();
+  EXPECT_EQ(tokens, 1000000000 / shape.page_bytes() * shape.tokens_per_block);
+  EXPECT_EQ(Chat("key-other").status, 200);
+  EXPECT_EQ(weight, 1u);
+  EXPECT_EQ(tokens, 0u);
+}
+
+// --- memory ---
+
+TEST_F(LimitsServerTest, ShortOfMemoryNewRequestsAreRefusedUntilThereIsMore) {
+  const auto available = std::make_shared<std::atomic<uint64_t>>(1000 * kMiB);
+  options_.memory = {.reserve_bytes = 100 * kMiB,
+                     .step_bytes = kMiB,
+                     .period = milliseconds(1),
+                     .available = [available] { return available->load(); }};
+  Start();
+  EXPECT_EQ(Chat().status, 200);
+  *available = 40 * kMiB;
+  ASSERT_TRUE(Eventually([&] { return Chat().status == 503; }));
+  const HttpReply reply = Chat();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.json()["error"]["code"], "memory_pressure");
+  EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
+  EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(),
+              HasSubstr(std::to_string(40 * kMiB) + " bytes are available"));
+  EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  EXPECT_GE(Metric("kvlink_memory_refusals_total"), 2);
+  EXPECT_GE(Metric("kvlink_memory_shortages_total"), 1);
+  EXPECT_EQ(Metric("kvlink_memory_available_bytes"), static_cast<double>(40 * kMiB));
+  *available = 1000 * kMiB;
+  EXPECT_TRUE(Eventually([&] { return Chat().status == 200; }));
+}
+
+}  // namespace
+}  // namespace kvlink::server
