@@ -10,10 +10,9 @@
 //   2. Rows are visible to lookups only after Commit.
 //   3. A lookup changes no structure.
 //   4. free + cached + in use == total pages whenever idle; the byte budget is never exceeded.
-// Threads: Lookup, Remember, Recall*, Stats, Tiers, Tenants, SetQuota, Pin, Unpin, Clear, ListBlocks
-// and ShowBlock may be called from any thread.
-// Sequences and loads belong to the thread that began them; all of one cache must be used from one
-// thread (the engine's).
+// Threads: Lookup, Remember, Recall*, Stats, Tiers, Tenants, SetQuota, Pin, Unpin, Clear,
+// ListBlocks and ShowBlock may be called from any thread. Sequences and loads belong to the thread
+// that began them; all of one cache must be used from one thread (the engine's).
 #pragma once
 
 #include <array>
@@ -192,9 +191,9 @@ struct CacheStats {
   uint64_t page_bytes = 0;
   uint64_t in_use_bytes = 0, peak_in_use_bytes = 0, cached_bytes = 0, budget_bytes = 0,
            pinned_bytes = 0;
-  // What sequences would hold if each had a copy of all rows it reads, and of the bytes in use those
-  // that two or more hold together. Sharing saves without_sharing_bytes - in_use_bytes (less than 0
-  // when what is borrowed from takes more than the borrower).
+  // What sequences would hold if each had a copy of all rows it reads, and of the bytes in use
+  // those that two or more hold together. Sharing saves without_sharing_bytes - in_use_bytes (less
+  // than 0 when what is borrowed from takes more than the borrower).
   uint64_t without_sharing_bytes = 0, shared_bytes = 0;
   uint64_t tracking_bytes = 0;  // all structures that track blocks (index, graph, tokens)
   // Counters, never decreasing. Tokens and misses count when a sequence begins, so that a request

@@ -65,10 +65,10 @@ struct Block {
   uint32_t children = 0, differences = 0;  // that point at it
   uint32_t users = 0;                      // sequences, and differences' users
   OwnerId owner = kNobody;
-  uint32_t times_used = 0;  // requests that used it, the one that computed it included
-  uint64_t last_use = 0;    // in ticks of the graph
-  uint64_t appender = 0;    // the sequence that may write rows from `rows` on; 0: none
-  uint64_t serial = 0;      // of this block alone, whoever has the number later
+  uint32_t times_used = 0;     // requests that used it, the one that computed it included
+  uint64_t last_use = 0;       // in ticks of the graph
+  uint64_t appender = 0;       // the sequence that may write rows from `rows` on; 0: none
+  uint64_t serial = 0;         // of this block alone, whoever has the number later
   base::TimePoint made, used;  // when it was added, and last used or given back
   uint32_t pinned_above = 0;   // pinned blocks that point at it
   bool kept = false;           // an index knows it: it stays without users

@@ -119,6 +119,19 @@ int UsableCores(const std::vector<int>& cpus, const std::string& root) {
   return std::max(1, static_cast<int>(std::min(count, quota)));
 }
 
+// Of what a cgroup uses, files that were read once: the kernel drops those first.
+int64_t InactiveFileBytes(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  std::string name;
+  int64_t bytes = 0, inactive = 0;
+  while (file >> name >> bytes) {
+    // Version 1 names those of its subgroups as well.
+    if (name == "inactive_file" || name == "total_inactive_file")
+      inactive = std::max(inactive, bytes);
+  }
+  return inactive;
+}
+
 uint64_t AvailableMemory(const std::string& root) {
   auto available = KilobyteField(root + "/proc/meminfo", "MemAvailable");
   if (!available) return 0;
@@ -129,7 +142,8 @@ uint64_t AvailableMemory(const std::string& root) {
       const auto limit = FirstNumber(folder + limit_file);
       const auto used = FirstNumber(folder + used_file);
       if (!limit || !used) continue;
-      const auto left = static_cast<uint64_t>(std::max(int64_t{0}, *limit - *used));
+      const int64_t kept = *used - std::min(*used, InactiveFileBytes(folder));
+      const auto left = static_cast<uint64_t>(std::max(int64_t{0}, *limit - kept));
       available = std::min(*available, left);
     }
   }

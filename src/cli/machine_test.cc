@@ -68,6 +68,15 @@ TEST_F(MachineTest, MemoryIsAtMostWhatTheCgroupLeaves) {
   EXPECT_EQ(AvailableMemory(root_), uint64_t{2} << 30);
 }
 
+TEST_F(MachineTest, FilesThatTheCgroupReadOnceCountAsLeft) {
+  Write("/proc/self/cgroup", "0::/unit\n");
+  Write("/sys/fs/cgroup/unit/memory.max", std::to_string(uint64_t{3} << 30) + "\n");
+  Write("/sys/fs/cgroup/unit/memory.current", std::to_string(uint64_t{3} << 30) + "\n");
+  Write("/sys/fs/cgroup/unit/memory.stat",
+        "anon 5\nactive_file 7\ninactive_file " + std::to_string(uint64_t{1} << 30) + "\n");
+  EXPECT_EQ(AvailableMemory(root_), uint64_t{1} << 30);
+}
+
 TEST_F(MachineTest, AnUnlimitedCgroupLeavesAll) {
   Write("/proc/self/cgroup", "4:memory:/unit\n0::/\n");
   Write("/sys/fs/cgroup/memory/unit/memory.limit_in_bytes", "9223372036854771712\n");

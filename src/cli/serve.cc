@@ -12,6 +12,7 @@
 #include "cli/byte_size.h"
 #include "cli/command.h"
 #include "cli/doctor_facts.h"
+#include "cli/guard.h"
 #include "cli/kv_budget.h"
 #include "cli/kv_events.h"
 #include "cli/machine.h"
@@ -43,6 +44,7 @@ struct ServeFlags {
   int shutdown_grace_s = 10;
   TierFlags tiers;
   KvEventFlags kv_events;
+  GuardFlags guard;
   bool sort_tool_keys = false;
   bool quiet = false;
 };
@@ -104,6 +106,7 @@ void AddOptions(CLI::App& app, ServeFlags& flags) {
          "File of API keys and tenants, see docs/security.md; read again on SIGHUP; default: "
          "no keys, one tenant")
       ->type_name("FILE");
+  AddGuardOptions(app, flags.guard);
   app.add_option("--log-dir", flags.log_dir, "Folder for kvlink.log; default: stderr only")
       ->type_name("DIR");
   app.add_option("--log-format", flags.log_format,
@@ -145,6 +148,7 @@ Status CheckFiles(const ServeFlags& flags) {
   if (!flags.api_keys.empty() && !std::filesystem::is_regular_file(flags.api_keys, error)) {
     return Status(StatusCode::kNotFound, "--api-keys: no file '" + flags.api_keys + "'");
   }
+  if (Status status = CheckGuard(flags.guard); !status.ok()) return status;
   if (!flags.log_dir.empty()) {
     std::filesystem::create_directories(flags.log_dir, error);
     if (error) {
@@ -259,6 +263,7 @@ Status StartServer(const ServeFlags& flags, Stack& stack) {
   options.log_as_json = flags.log_format == "json";
   options.version = KVLINK_VERSION;
   options.limits.shutdown_grace = std::chrono::seconds(flags.shutdown_grace_s);
+  ApplyGuard(flags.guard, &options);
   auto server = server::Server::Create(*stack.engine, std::move(options));
   if (!server.ok()) return server.status();
   stack.server = *std::move(server);
@@ -268,9 +273,10 @@ Status StartServer(const ServeFlags& flags, Stack& stack) {
 // The address that a client on this machine can use.
 std::string LocalUrl(const ServeFlags& flags, const server::Server& server) {
   const std::string port = std::to_string(server.port());
-  if (flags.host == "0.0.0.0") return "http://127.0.0.1:" + port;
-  if (flags.host == "::") return "http://[::1]:" + port;
-  return "http://" + server.address();
+  const std::string scheme = flags.guard.speaks_tls() ? "https://" : "http://";
+  if (flags.host == "0.0.0.0") return scheme + "127.0.0.1:" + port;
+  if (flags.host == "::") return scheme + "[::1]:" + port;
+  return scheme + server.address();
 }
 
 void PrintStart(const ServeFlags& flags, const Stack& stack) {
@@ -315,11 +321,10 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(status);
 
   signals.OnSignal([&](int number) {
-    if (number == SIGHUP && !flags.api_keys.empty()) {
-      (void)server::ReloadKeys(*stack.server);  // the log has what is wrong
-    } else {
-      stack.server->Stop();
-    }
+    const bool has_keys = !flags.api_keys.empty(), has_tls = flags.guard.speaks_tls();
+    if (number != SIGHUP || !(has_keys || has_tls)) return stack.server->Stop();
+    if (has_keys) (void)server::ReloadKeys(*stack.server);  // the log has what is wrong
+    if (has_tls) (void)server::ReloadTls(*stack.server);
   });
   PrintStart(flags, stack);
   stack.server->Run();

@@ -60,8 +60,8 @@ class BlockStore {
 
   // These cannot fail after MakeRoom. The new block has one user, `appender`.
   BlockId AddPage(BlockId parent, uint64_t appender, cache::OwnerId owner);
-  // The block into which `appender` writes after the shared rows that `cow` decided on. Its owner is
-  // the source's.
+  // The block into which `appender` writes after the shared rows that `cow` decided on. Its owner
+  // is the source's.
   BlockId AddCopyOnWrite(const cache::CopyOnWrite& cow, BlockId source, uint64_t appender,
                          std::optional<PendingCopy>* copy);
 

@@ -225,9 +225,9 @@ Result<uint32_t> Conductor::Unpin(const LookupRequest& request) {
   graph.ExpirePins(state_->options.clock());
   const match::PrefixMatch match = FindPrompt(*state_, request, root);
   if (match.num_tokens == 0) {
-    return Status(StatusCode::kNotFound, "none of the prompt's " +
-                                             std::to_string(request.tokens.size()) +
-                                             " tokens is in memory");
+    return Status(
+        StatusCode::kNotFound,
+        "none of the prompt's " + std::to_string(request.tokens.size()) + " tokens is in memory");
   }
   uint32_t unpinned = 0;
   if (match.partial != kNoBlock && graph.Unpin(match.partial)) unpinned += match.partial_rows;

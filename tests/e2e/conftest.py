@@ -31,7 +31,7 @@ class Server:
             stdout=subprocess.PIPE, stderr=self._log, text=True)
         self.url = None
         for line in self._process.stdout:
-            found = re.search(r"address\s+(http://\S+)", line)
+            found = re.search(r"address\s+(https?://\S+)", line)
             if found:
                 self.url = found.group(1)
                 break

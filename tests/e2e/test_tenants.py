@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from conftest import BINARY, Server, cached, filler, key_line
+from tier_tools import Redis
 
 
 def ask(server, key, text, **extra):
@@ -44,9 +45,21 @@ def test_a_clients_salt_only_narrows(keyed_server):
     assert ask(keyed_server, "key-c", text, cache_salt="acme") == 0
 
 
+def test_a_miss_for_its_salt_says_so(keyed_server):
+    text = filler(100, "reason")
+    ask(keyed_server, "key-a", text)
+    with keyed_server.client("key-a") as client:
+        answer = client.chat.completions.create(model=client.models.list().data[0].id, messages=[{"role": "user", "content": text}],
+                                                max_tokens=2, extra_body={"cache_salt": "another"})
+    assert cached(answer) == 0 and answer.model_extra["kvlink"]["miss_reason"] == "salt"
+
+
 def new_key(*options):
     made = subprocess.run([BINARY, "key", "new", *options], capture_output=True, text=True, timeout=60, check=False)
     return made.returncode, made.stdout.strip(), made.stderr.strip()
+
+
+TIGHT_BYTES = 16 << 20  # about 700 tokens of the default model, of the server's 23,000
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +68,16 @@ def tenants(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tenants")
     keys, lines = {}, []
     for name, tenant, rights in [("red", "red", "inference"), ("blue", "blue", "inference"), ("solo", "solo", "inference"),
-                                 ("clinic", "clinic", "inference"), ("ops", "ops", "inference,metrics,admin")]:
+                                 ("clinic", "clinic", "inference"), ("ops", "ops", "inference,metrics,admin"),
+                                 ("tight", "tight", "inference"), ("paced", "paced", "inference"),
+                                 ("watch", "ops", "metrics")]:
         code, line, keys[name] = new_key("--name", name, "--tenant", tenant, "--rights", rights)
         assert code == 0
         lines.append(line)
     lines += [json.dumps(settings) for settings in [
         {"tenant": "red", "sharing": "group", "group": "colours"}, {"tenant": "blue", "sharing": "group", "group": "colours"},
-        {"tenant": "solo", "sharing": "none", "max_requests": 1}, {"tenant": "clinic", "sensitive": True}]]
+        {"tenant": "solo", "sharing": "none", "max_requests": 1}, {"tenant": "clinic", "sensitive": True},
+        {"tenant": "tight", "cache_bytes": TIGHT_BYTES, "weight": 2}, {"tenant": "paced", "requests_per_minute": 3}]]
     path = folder / "keys"
     path.write_text("\n".join(lines) + "\n")
     running = Server(folder / "log", "--api-keys", str(path), "--cold-dir", str(folder / "cold"), "--tier-writes", "all")
@@ -70,9 +86,10 @@ def tenants(tmp_path_factory):
     assert running.stop() == 0
 
 
-def metric(tenants, name):
+def metric(tenants, name, labels=""):
     text = tenants.http.get("/metrics", headers={"Authorization": f"Bearer {tenants.keys['ops']}"}).text
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith((name + "{", name + " ")))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+               if line.startswith((name + "{", name + " ")) and labels in line)
 
 
 def test_a_new_key_shows_its_secret_once_and_its_hash_only(tenants):
@@ -123,7 +140,7 @@ def test_a_tenant_beyond_its_limit_is_told_which(tenants):
                 results.append(200)
             except openai.RateLimitError as error:
                 assert error.code == "tenant_max_requests" and "max_requests is 1" in str(error)
-                assert error.response.headers["retry-after"] == "1"
+                assert int(error.response.headers["retry-after"]) >= 1
                 results.append(429)
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -133,6 +150,88 @@ def test_a_tenant_beyond_its_limit_is_told_which(tenants):
         thread.join()
     assert 200 in results and 429 in results
     assert ask(tenants, tenants.keys["solo"], "and again") == 0
+
+
+def test_a_tenant_beyond_its_quota_loses_its_own_blocks_and_nobody_elses(tenants):
+    held = 'tenant="tight"'
+    text = filler(300, "kept by another")
+    ask(tenants, tenants.keys["ops"], text)
+    prompts = [filler(200, f"flood {number}") for number in range(12)]
+    for prompt in prompts:
+        ask(tenants, tenants.keys["tight"], prompt)
+        assert 0 < metric(tenants, "kvlink_tenant_kv_bytes", held) <= TIGHT_BYTES
+    assert metric(tenants, "kvlink_tenant_quota_evictions_total", held) > 0
+    assert metric(tenants, "kvlink_tenant_kv_quota_bytes", held) == TIGHT_BYTES
+    assert metric(tenants, "kvlink_tenant_kv_bytes") > TIGHT_BYTES
+    assert ask(tenants, tenants.keys["ops"], text) > 250
+    assert ask(tenants, tenants.keys["tight"], prompts[-1]) > 150
+
+
+def test_a_prompt_that_its_tenants_quota_can_never_hold_is_refused_with_the_figures(tenants):
+    with tenants.client(tenants.keys["tight"]) as client, pytest.raises(openai.BadRequestError, match="the quota of its tenant"):
+        client.completions.create(model=client.models.list().data[0].id, prompt=filler(1500, "large"), max_tokens=2)
+    assert ask(tenants, tenants.keys["ops"], filler(1500, "large")) < 50  # others may
+
+
+def test_a_minutes_requests_are_counted_and_the_time_to_come_back_is_told(tenants):
+    with tenants.client(tenants.keys["paced"]) as client:
+        model = client.models.list().data[0].id
+        with pytest.raises(openai.RateLimitError) as refused:
+            for _ in range(100):  # a slow machine may be given more meanwhile
+                client.completions.create(model=model, prompt="Hello", max_tokens=1)
+    assert refused.value.code == "tenant_requests_per_minute"
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 20
+    assert ask(tenants, tenants.keys["red"], "not concerned") >= 0
+
+
+def test_refusals_are_described_where_they_occur(tenants):
+    document = tenants.http.get("/openapi.json").json()
+    text = json.dumps(document["components"]["headers"]["RetryAfter"])
+    assert "integer" in text
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            responses = operation["responses"]
+            needs_key = operation.get("security") != []
+            assert ("401" in responses, "403" in responses, "503" in responses) == (needs_key, needs_key, True), path
+            for status in {"429", "503"} & set(responses):
+                assert "Retry-After" in responses[status]["headers"], path
+            for status in ("401", "403") if needs_key else ():
+                key = "unknown" if status == "401" else tenants.keys["watch" if path != "/metrics" else "red"]
+                answer = tenants.http.request(method.upper(), path.replace("{model}", "x"), headers={"x-api-key": key})
+                assert answer.status_code == int(status), (path, answer.text)
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/kvlink/warm"):
+        assert "429" in document["paths"][path]["post"]["responses"]
+
+
+def test_what_is_not_to_be_stored_is_in_no_tier_and_tenants_have_keys_of_their_own_in_redis(tmp_path):
+    """Acceptance 24 and 25, with a Redis that is looked into."""
+    keys = tmp_path / "keys"
+    keys.write_text(key_line("key-a", "acme", ("inference", "metrics")) + "\n" + key_line("key-c", "other") + "\n")
+    redis = Redis(tmp_path)
+    try:
+        running = Server(tmp_path / "log", "--api-keys", str(keys), "--cold-dir", str(tmp_path / "cold"), "--remote", redis.url,
+                         "--tier-writes", "all")
+        running.keys = {"ops": "key-a"}
+        text = filler(200, "in redis")
+
+        def written():
+            running.wait_for(lambda: metric(running, "kvlink_tier_queue_blocks") == 0)
+            return metric(running, "kvlink_tier_blocks_total", 'outcome="stored"'), set(redis.command("KEYS", "*"))
+
+        assert ask(running, "key-a", text, kvlink={"store": False}) == 0
+        assert ask(running, "key-a", text, kvlink={"store": False}) == 0
+        assert written() == (0, set())
+        assert ask(running, "key-a", text) == 0
+        running.wait_for(lambda: written()[0] > 0 and written()[1])
+        of_acme = written()[1]
+        assert ask(running, "key-c", text) == 0
+        running.wait_for(lambda: len(written()[1]) >= 2 * len(of_acme))
+        assert of_acme < written()[1]
+        assert ask(running, "key-a", text) > 150  # what both have, each found
+        assert ask(running, "key-c", text) > 150
+        assert running.stop() == 0
+    finally:
+        redis.stop()
 
 
 def test_keys_are_read_again_on_sighup_and_a_broken_file_keeps_the_old_ones(tenants):
