@@ -1,13 +1,20 @@
 #include "server/http_connection.h"
 
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -25,29 +32,59 @@ using Strand = asio::strand<asio::io_context::executor_type>;
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kPipelineBytes = 64 << 10;  // read ahead while an answer is under way
-constexpr size_t kLastChunkBytes = 5;        // at least; every chunked body ends with one
+constexpr size_t kSmallBody = 64 << 10;      // that has room whatever else is on its way
 constexpr size_t kLastChunkBytes = 5;        // at least; every chunked body ends with one
 constexpr size_t kLingerBytes = 16 << 20;    // discarded after an answer that ends the connection
 constexpr std::chrono::seconds kLingerTime{2};  // so that the client reads it instead of a reset
+
+// "" when the header is absent or there more than once.
+std::string OnlyHeader(const http::fields& fields, beast::string_view name) {
+  const auto [begin, end] = fields.equal_range(name);
+  if (begin == end || std::next(begin) != end) return "";
+  return std::string(begin->value());
+}
+
+// A header that is a list may come in parts.
+std::string JoinedHeaders(const http::fields& fields, beast::string_view name) {
+  std::string joined;
+  const auto [begin, end] = fields.equal_range(name);
+  for (auto field = begin; field != end; ++field) {
+    if (field != begin) joined += ',';
+    joined += std::string(field->value());
+  }
+  return joined;
+}
 
 // --- one connection ---
 
 class Connection : public HttpConnection, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpShared& shared, tcp::socket socket)
+  Connection(HttpShared& shared, tcp::socket socket, asio::ssl::context* tls)
       : shared_(shared),
         strand_(asio::make_strand(shared.io)),
         socket_(std::move(socket)),
         read_timer_(shared.io),
         write_timer_(shared.io),
-        buffer_(std::max(kPipelineBytes, shared.limits.max_header_bytes) + kReadBytes) {}
+        buffer_(std::max(kPipelineBytes, shared.limits.max_header_bytes) + kReadBytes) {
+    if (tls != nullptr) tls_.emplace(socket_, *tls);
+  }
 
   void Start() override {
     asio::post(strand_, [self = shared_from_this()] {
       error_code ignored;
       self->socket_.set_option(tcp::no_delay(true), ignored);
+      self->WatchPeer();
+      if (self->tls_) return self->Handshake();
       self->AwaitRequest();
       self->ReadMore();
+    });
+  }
+
+  void MakeRoom() override {
+    asio::post(strand_, [self = shared_from_this()] {
+      if (self->closed_ || self->idle_since_ == 0) return;
+      self->shared_.made_room += 1;
+      self->Close(DisconnectReason::kShutdown);
     });
   }
 
@@ -117,6 +154,84 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
  private:
   using Parser = http::request_parser<http::string_body>;
 
+  // --- the transport ---
+
+  // A peer that is gone without a word is noticed, also while it waits for its answer.
+  void WatchPeer() {
+    error_code ignored;
+    socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+    const auto set = [this](int option, std::chrono::milliseconds value, int unit_ms) {
+      const int number = std::max(1, static_cast<int>(value.count() / unit_ms));
+      (void)setsockopt(socket_.native_handle(), IPPROTO_TCP, option, &number, sizeof(number));
+    };
+    const std::chrono::milliseconds time = shared_.limits.keepalive;
+    set(TCP_KEEPIDLE, time, 1000);
+    set(TCP_KEEPINTVL, time / 3, 1000);
+    set(TCP_KEEPCNT, std::chrono::milliseconds(3), 1);
+    set(TCP_USER_TIMEOUT, std::max(shared_.limits.write_timeout, 2 * time), 1);
+  }
+
+  void Handshake() {
+    NoteIdle();
+    ArmReadTimer(shared_.limits.handshake_timeout);
+    handshaking_ = true;
+    tls_->async_handshake(asio::ssl::stream_base::server,
+                          asio::bind_executor(strand_, [self = shared_from_this()](error_code ec) {
+                            self->handshaking_ = false;
+                            if (self->closed_) return;
+                            if (ec) return self->FailHandshake(ec);
+                            self->AwaitRequest();
+                            self->ReadMore();
+                          }));
+  }
+
+  void FailHandshake(error_code ec) {
+    shared_.failed_handshakes += 1;
+    const auto error = static_cast<unsigned long>(ec.value());
+    if (ec.category() == asio::error::get_ssl_category() &&
+        ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST) {
+      HttpResponse response;
+      response.status = 400;
+      response.body = shared_.error_body(400, "HTTPS is spoken here, not plain HTTP");
+      const std::string text = Head(response, response.body.size(), false, false) + response.body;
+      error_code ignored;
+      socket_.non_blocking(true, ignored);
+      socket_.write_some(asio::buffer(text), ignored);
+      socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    }
+    Close(DisconnectReason::kPeerClosed);
+  }
+
+  template <typename Callback>
+  void ReadSome(Callback on_read) {
+    auto on_strand = asio::bind_executor(strand_, std::move(on_read));
+    if (tls_) {
+      tls_->async_read_some(asio::buffer(incoming_), std::move(on_strand));
+    } else {
+      socket_.async_read_some(asio::buffer(incoming_), std::move(on_strand));
+    }
+  }
+
+  template <typename Callback>
+  void WriteSome(asio::const_buffer bytes, Callback on_written) {
+    auto on_strand = asio::bind_executor(strand_, std::move(on_written));
+    if (tls_) {
+      tls_->async_write_some(bytes, std::move(on_strand));
+    } else {
+      socket_.async_write_some(bytes, std::move(on_strand));
+    }
+  }
+
+  // Nothing more will be sent; what comes in is still read.
+  void EndSending() {
+    const auto end = [self = shared_from_this()](error_code) {
+      error_code ignored;
+      if (!self->closed_) self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    };
+    if (!tls_) return end(error_code());
+    tls_->async_shutdown(asio::bind_executor(strand_, end));
+  }
+
   // --- reading ---
 
   void ReadMore() {
@@ -125,12 +240,10 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     if (busy_ && buffer_.size() >= kPipelineBytes) return;
     reading_ = true;
     // Not into buffer_ itself: pipelined requests are taken out of it while this read is pending.
-    socket_.async_read_some(
-        asio::buffer(incoming_),
-        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
-          self->reading_ = false;
-          self->OnRead(ec, n);
-        }));
+    ReadSome([self = shared_from_this()](error_code ec, size_t n) {
+      self->reading_ = false;
+      self->OnRead(ec, n);
+    });
   }
 
   void OnRead(error_code ec, size_t n) {
@@ -149,6 +262,7 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   void ParseAvailable() {
     while (!busy_ && !closed_ && !lingering_ && buffer_.size() > 0) {
       if (!parser_) {
+        NoteNotIdle();
         parser_.emplace();
         parser_->eager(true);
         parser_->header_limit(static_cast<uint32_t>(shared_.limits.max_header_bytes));
@@ -160,9 +274,6 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
       // Beast 1.81 asserts that a last chunk which goes on has so many bytes.
       const bool in_chunks = parser_->is_header_done() && parser_->chunked();
       if (in_chunks && buffer_.size() < kLastChunkBytes) return;
-      // Beast 1.81 asserts that a last chunk which goes on has so many bytes.
-      const bool in_chunks = parser_->is_header_done() && parser_->chunked();
-      if (in_chunks && buffer_.size() < kLastChunkBytes) return;
       error_code ec;
       const size_t used = parser_->put(buffer_.data(), ec);
       buffer_.consume(used);
@@ -170,10 +281,22 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
         if (buffer_.size() > shared_.limits.max_header_bytes) ec = http::error::header_limit;
       }
       if (ec && ec != http::error::need_more) return RefuseRequest(ec);
+      if (!CountIncoming(parser_->get().body().size())) {
+        return Refuse(503, "the bodies of requests that are on their way hold more than " +
+                               std::to_string(shared_.limits.max_incoming_bytes) + " bytes");
+      }
       if (parser_->is_done()) return Dispatch();
       if (parser_->is_header_done()) AnswerExpect();
       if (ec == http::error::need_more || used == 0) return;
     }
+  }
+
+  // This connection's part of all that is on its way. False: it is too much.
+  bool CountIncoming(size_t body_bytes) {
+    const uint64_t before = shared_.incoming_bytes.fetch_add(body_bytes - counted_bytes_);
+    const uint64_t now = before + (body_bytes - counted_bytes_);
+    counted_bytes_ = body_bytes;
+    return body_bytes <= kSmallBody || now <= shared_.limits.max_incoming_bytes;
   }
 
   void AnswerExpect() {
@@ -186,6 +309,7 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   void Dispatch() {
     auto message = parser_->release();
     parser_.reset();
+    CountIncoming(0);
     read_timer_.cancel();
     busy_ = true;
     answered_ = false;
@@ -206,6 +330,9 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
         request.authorization.empty() && key != message.end()) {
       request.authorization = "Bearer " + std::string(key->value());
     }
+    request.request_id = OnlyHeader(message, "x-request-id");
+    request.traceparent = OnlyHeader(message, "traceparent");
+    request.tracestate = JoinedHeaders(message, "tracestate");
     request.body = std::move(message.body());
     Serve(std::move(request));
   }
@@ -231,11 +358,13 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
 
   void Refuse(int status, const std::string& message) {
     parser_.reset();
+    CountIncoming(0);
     busy_ = true;
     keep_alive_ = false;
     head_only_ = false;
     HttpResponse response;
     response.status = status;
+    if (status == 503) response.headers.emplace_back("Retry-After", "1");
     response.body = shared_.error_body(status, message);
     SendWhole(std::move(response));
   }
@@ -255,12 +384,9 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
       sending_offset_ = 0;
     }
     writing_ = true;
-    ArmWriteTimer();
-    socket_.async_write_some(
-        asio::buffer(sending_.data() + sending_offset_, sending_.size() - sending_offset_),
-        asio::bind_executor(strand_, [self = shared_from_this()](error_code ec, size_t n) {
-          self->OnWritten(ec, n);
-        }));
+    if (!window_open_) OpenWriteWindow();
+    WriteSome(asio::buffer(sending_.data() + sending_offset_, sending_.size() - sending_offset_),
+              [self = shared_from_this()](error_code ec, size_t n) { self->OnWritten(ec, n); });
   }
 
   void OnWritten(error_code ec, size_t n) {
@@ -269,8 +395,12 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     if (ec) return Close(DisconnectReason::kPeerClosed);
     sending_offset_ += n;
     pending_bytes_ -= n;
+    window_bytes_ += n;
+    if (window_bytes_ >= shared_.limits.min_write_bytes || pending_bytes_ == 0) {
+      window_open_ = false;
+      write_timer_.cancel();
+    }
     if (pending_bytes_ > 0) return WriteMore();
-    write_timer_.cancel();
     FinishIfWritten();
   }
 
@@ -292,15 +422,29 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
 
   void Linger() {
     lingering_ = true;
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    EndSending();
     ArmReadTimer(kLingerTime);
     ReadMore();
   }
 
   // --- time ---
 
-  void AwaitRequest() { ArmReadTimer(shared_.limits.idle_timeout); }
+  void AwaitRequest() {
+    NoteIdle();
+    ArmReadTimer(shared_.limits.idle_timeout);
+  }
+
+  void NoteIdle() {
+    NoteNotIdle();
+    const std::lock_guard lock(shared_.mutex);
+    idle_since_ = ++shared_.last_idle;
+    shared_.idle.emplace(idle_since_, weak_from_this());
+  }
+  void NoteNotIdle() {
+    if (idle_since_ == 0) return;
+    const std::lock_guard lock(shared_.mutex);
+    shared_.idle.erase(std::exchange(idle_since_, 0));
+  }
 
   void ArmReadTimer(std::chrono::milliseconds time) {
     read_timer_.expires_after(time);
@@ -314,16 +458,21 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
 
   void OnReadTimeout() {
     if (busy_) return;
+    if (handshaking_) shared_.failed_handshakes += 1;
     if (!parser_ || lingering_) return Close(DisconnectReason::kTimeout);
+    shared_.slow_senders += 1;
     Refuse(408, "the request was not complete after " +
                     std::to_string(shared_.limits.request_timeout.count()) + " ms");
   }
 
-  void ArmWriteTimer() {
+  // From here on the client has the time to take something worth mentioning.
+  void OpenWriteWindow() {
+    window_open_ = true;
+    window_bytes_ = 0;
     write_timer_.expires_after(shared_.limits.write_timeout);
     write_timer_.async_wait(
         asio::bind_executor(strand_, [self = shared_from_this()](error_code ec) {
-          if (ec || !self->writing_ ||
+          if (ec || !self->window_open_ ||
               self->write_timer_.expiry() > asio::steady_timer::clock_type::now())
             return;
           self->Close(DisconnectReason::kTimeout);
@@ -335,6 +484,9 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   void Close(DisconnectReason reason) {
     if (std::exchange(closed_, true)) return;
     close_reason_ = reason;
+    NoteNotIdle();
+    CountIncoming(0);
+    shared_.drain.Left(1);
     error_code ignored;
     if (reason == DisconnectReason::kSlowReader || reason == DisconnectReason::kTimeout) {
       // What is queued would only be sent to somebody who does not read.
@@ -361,7 +513,11 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   HttpShared& shared_;
   Strand strand_;
   tcp::socket socket_;
+  std::optional<asio::ssl::stream<tcp::socket&>> tls_;  // nothing: plain HTTP
   asio::steady_timer read_timer_, write_timer_;
+  bool handshaking_ = false;
+  uint64_t idle_since_ = 0;   // in HttpShared::idle; 0: it is not
+  size_t counted_bytes_ = 0;  // of HttpShared::incoming_bytes
 
   std::array<char, kReadBytes> incoming_;
   beast::flat_buffer buffer_;
@@ -376,6 +532,8 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   std::string sending_, pending_;  // being written; waiting behind it
   size_t sending_offset_ = 0, pending_bytes_ = 0;
   bool writing_ = false;
+  bool window_open_ = false;  // the write timer runs
+  size_t window_bytes_ = 0;   // taken since it does
 
   bool lingering_ = false, closed_ = false;
   size_t lingered_bytes_ = 0;
@@ -441,7 +599,9 @@ void Connection::Serve(HttpRequest request) {
   if (shared_.stopping) {
     HttpResponse response;
     response.status = 503;
-    response.headers.emplace_back("Retry-After", "1");
+    const auto grace = std::chrono::ceil<std::chrono::seconds>(shared_.limits.shutdown_grace);
+    response.headers.emplace_back("Retry-After",
+                                  std::to_string(std::max<int64_t>(grace.count(), 1)));
     response.body = shared_.error_body(503, "the server is shutting down");
     return exchange->Send(std::move(response));
   }
@@ -458,8 +618,9 @@ void Connection::Serve(HttpRequest request) {
 
 }  // namespace
 
-std::shared_ptr<HttpConnection> MakeHttpConnection(HttpShared& shared, tcp::socket socket) {
-  return std::make_shared<Connection>(shared, std::move(socket));
+std::shared_ptr<HttpConnection> MakeHttpConnection(HttpShared& shared, tcp::socket socket,
+                                                   asio::ssl::context* tls) {
+  return std::make_shared<Connection>(shared, std::move(socket), tls);
 }
 
 }  // namespace kvlink::server
