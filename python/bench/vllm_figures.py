@@ -1,14 +1,21 @@
 """The figures of docs/vllm.md: vLLM on CPU with and without the connector. Two cores, about ten minutes.
 
-usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady
+usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady|lmcache
   restart   time to the first token of a 4,096-token prompt after a restart, with and without
   steady    fresh prompts and decode: plain vLLM, the connector, and the connector on the cores that
             vLLM takes by itself when it sees one
+  lmcache   restart and fresh prompts with LMCache's connector beside `lmcache server`; needs lmcache in
+            vLLM's environment (or on PYTHONPATH)
 """
 
+import contextlib
+import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -82,11 +89,81 @@ def steady(folder, log):
             print(f"    {name:14} {spread(values)}  ratio {ratio:.3f}")
 
 
+@contextlib.contextmanager
+def lmcache_server(python, log):
+    """`lmcache server` in shared memory; gives the arguments of a vLLM that uses it."""
+    with socket.socket() as a, socket.socket() as b:
+        for probe in (a, b):
+            probe.bind(("127.0.0.1", 0))
+        port, http = a.getsockname()[1], b.getsockname()[1]
+    environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
+    with open(log, "a", encoding="utf-8") as log_file:
+        server = subprocess.Popen(
+            [str(python), "-c", "import sys; from lmcache.cli.main import main; sys.exit(main())", "server",
+             "--host", "127.0.0.1", "--port", str(port), "--http-host", "127.0.0.1", "--http-port", str(http),
+             "--chunk-size", "128", "--l1-size-gb", "1", "--eviction-policy", "LRU",
+             "--disable-observability", "--supported-transfer-mode", "lmcache_driven"],
+            stdout=log_file, stderr=log_file, env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"lmcache server: {Path(log).read_text()[-2000:]}")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", http), 1):
+                break
+            time.sleep(0.2)
+        yield server, {**ENGINE, "kv_transfer_config": {
+            "kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+            "kv_connector_module_path": "lmcache.integration.vllm.lmcache_mp_connector",
+            "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port,
+                                          "lmcache.mp.mp_transfer_mode": "lmcache_driven"}}}
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def lmcache(folder, log):
+    """Alternating rounds of fresh prompts, then a restart of each with its prompts stored."""
+    from processes import cpu_seconds
+
+    python, _model = environment_of_vllm()
+    os.environ["LMCACHE_TRACK_USAGE"] = "false"
+    tiers = {"ram_bytes": "512MiB", "cold_dir": str(folder / "cold")}
+    prompts = [prompt(seed, 4096) for seed in (1, 2, 3)]
+    seconds, cpu, loaded = ({name: [] for name in ("plain", "kvlink", "lmcache")} for _ in range(3))
+    with lmcache_server(python, log) as (server, engine):
+        with Vllm(None, log, ENGINE) as plain, Vllm(tiers, log, ENGINE) as ours, \
+                Vllm(None, log, engine) as theirs:
+            engines = {"plain": plain, "kvlink": ours, "lmcache": theirs}
+            for vllm in engines.values():
+                vllm.generate([prompt(99, 64)], 4)
+            for i in range(ROUNDS):
+                for name, vllm in engines.items():
+                    pids = [vllm.process.pid] + ([server.pid] if name == "lmcache" else [])
+                    before = sum(cpu_seconds(pid) for pid in pids)
+                    fresh = [prompt(1000 + 10 * i + j, 1024) for j in range(2)]
+                    seconds[name].append(vllm.generate(fresh, 48)["seconds"])
+                    cpu[name].append(sum(cpu_seconds(pid) for pid in pids) - before)
+            for name in ("kvlink", "lmcache"):
+                first_tokens(engines[name], prompts)
+        for name, connector, arguments in (("plain", None, ENGINE), ("kvlink", tiers, ENGINE),
+                                           ("lmcache", None, engine)):
+            with Vllm(connector, log, arguments) as vllm:
+                loaded[name] = first_tokens(vllm, prompts)
+    for what, figures in (("two fresh prompts of 1,024 tokens, 48 tokens each, s", seconds),
+                          ("CPU time of that, all processes, s", cpu),
+                          ("first token of 4,096 tokens after a restart, s", loaded)):
+        print(f"  {what}")
+        for name, values in figures.items():
+            ratio = statistics.median(a / b for a, b in zip(values, figures["plain"]))
+            print(f"    {name:10} {spread(values)}  ratio {ratio:.3f}")
+
+
 def main():
     environment_of_vllm()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "vllm.log"
-        {"restart": restart, "steady": steady}[sys.argv[1]](Path(folder), log)
+        {"restart": restart, "steady": steady, "lmcache": lmcache}[sys.argv[1]](Path(folder), log)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvlink
-from kvlink.vllm.fingerprint import file_digest, fingerprint, folder_digest
+from kvlink.vllm.fingerprint import file_digest, fingerprint, folder_digest, weights_in_key
 from kvlink.vllm.observer import Observer, attention_traits, token_texts
 from kvlink.vllm.options import ConnectorOptions, byte_size
 from vllm_fakes import FakeRequest
@@ -92,6 +92,22 @@ def test_a_folder_without_weights_is_an_error(tmp_path):
 def test_a_fingerprint_does_not_depend_on_the_order():
     assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": "1"})
+
+
+def test_made_up_weights_share_with_no_others():
+    def key(load_format, digest="d", config="c"):
+        return fingerprint(weights_in_key(load_format, lambda: digest, lambda: config))
+
+    assert key("auto") == key("safetensors") == key("AUTO")
+    assert len({key("auto"), key("dummy"), key("sharded_state"), key("auto", digest="e")}) == 4
+    assert key("dummy") != key("dummy", config="another")
+
+    def no_files():
+        raise kvlink.NotFoundError("no weights")
+
+    assert weights_in_key("dummy", no_files, lambda: "c")["load_format"] == "dummy"
+    with pytest.raises(kvlink.NotFoundError):
+        weights_in_key("auto", no_files, lambda: "c")
 
 
 def test_attention_is_read_from_a_models_configuration():

@@ -23,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvlink._errors import UnsupportedError
 from kvlink._kvlink import BlockStore
-from kvlink.vllm.fingerprint import folder_digest, model_folder
+from kvlink.vllm.fingerprint import folder_digest, model_folder, weights_in_key
 from kvlink.vllm.messages import StepPlan, WorkerHello
 from kvlink.vllm.observer import Observer
 from kvlink.vllm.options import ConnectorOptions
@@ -97,8 +97,11 @@ def model_parts(vllm_config, options, block_size):
     model, cache = vllm_config.model_config, vllm_config.cache_config
     parallel, compilation = vllm_config.parallel_config, vllm_config.compilation_config
     memory = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kvlink" / "digests.json"
-    weights = options.model_digest or folder_digest(
-        model_folder(model.model, getattr(model, "revision", None)), memory)
+    weights = weights_in_key(
+        vllm_config.load_config.load_format,
+        digest=lambda: options.model_digest or folder_digest(
+            model_folder(model.model, getattr(model, "revision", None)), memory),
+        config_text=lambda: model.hf_config.to_json_string(use_diff=False))
     return {
         "format": BLOCK_FORMAT,
         "tenant": options.tenant,

@@ -13,6 +13,10 @@ from pathlib import Path
 from kvlink._errors import InvalidArgumentError, NotFoundError
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+# vLLM's load formats that give the tensors as the files have them. Any other is in the key: what it
+# makes of the files, or instead of them ("dummy"), is its own.
+READS_THE_FILES = ("auto", "hf", "safetensors", "pt", "npcache", "fastsafetensors", "instanttensor",
+                   "mistral", "runai_streamer")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,6 +57,18 @@ def folder_digest(folder, memory=None):
     if memory is not None and known != before:
         _remember(memory, known)
     return total.hexdigest()
+
+
+def weights_in_key(load_format, digest, config_text):
+    """What the key says of the weights. digest(): of the files, or as the user gave it; config_text():
+    the model's configuration, which is all that made-up weights depend on."""
+    load_format = str(getattr(load_format, "value", load_format)).lower()
+    if load_format == "dummy":
+        return {"load_format": load_format,
+                "config": hashlib.sha256(config_text().encode()).hexdigest()}
+    if load_format in READS_THE_FILES:
+        return digest()
+    return {"load_format": load_format, "digest": digest()}
 
 
 def folder_state(folder):
