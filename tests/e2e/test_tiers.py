@@ -116,6 +116,73 @@ def test_after_kill_9_and_a_restart_the_same_is_found(tmp_path):
     assert server.stop() == 0
 
 
+def turn(server, question, answer, **more):
+    """The second turn of a chat whose first answer was `answer`."""
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer},
+                {"role": "user", "content": "Why?"}]
+    return server.ask("", messages=messages, max_tokens=1, **more)
+
+
+def turn_with_its_ids(server, question, answer):
+    """Likewise, once the ids came from a tier: a request waits for them a moment only, and this machine may be slow."""
+    turns = []
+
+    def is_spliced():
+        turns.append(turn(server, question, answer))
+        return server.metric("kvlink_output_splices_total") == 1
+
+    server.wait_for(is_spliced)
+    return turns[-1]
+
+
+def start_a_chat(server, question):
+    """An answer that no tokenizer would write in the same ids: drawn at a high temperature."""
+    answer = server.ask(question, max_tokens=100, temperature=1.6, seed=11, ignore_eos=True)
+    return text_of(answer), answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+
+
+# The ids of an answer live in RAM, its blocks on the disk: both must come back. Tokenised again, the text has other ids.
+def test_after_a_restart_the_next_turn_finds_the_blocks_of_its_own_answer(tmp_path):
+    server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", "--tier-writes", "all",
+                        kv_memory="256M")
+    question = facts(1, salt="chat ")[0]
+    answer, tokens = start_a_chat(server, question)
+    warm = turn(server, question, answer)
+    assert cached_of(warm) >= tokens - ROWS
+    server.wait_for(lambda: server.stored() >= tokens // ROWS
+                    and server.metric("kvlink_tier_queue_blocks", tier="cold") == 0)
+    server.kill()
+    server = server.started_again()
+    again = turn_with_its_ids(server, question, answer)
+    assert cached_of(again) >= cached_of(warm) // ROWS * ROWS
+    assert again["kvlink"]["tier"] == "cold"
+    # Without the ids there would be less: of a text that only begins as this one nothing is remembered.
+    assert cached_of(turn(server, question, answer + " .")) < tokens - ROWS
+    assert server.stop() == 0
+
+
+def test_another_server_finds_the_blocks_of_an_answer_through_redis(tmp_path, redis):
+    redis.command("FLUSHALL")
+    options = ("--remote", redis.url, "--tier-writes", "all")
+    server = TierServer(tmp_path, *options, kv_memory="256M")
+    other = TierServer(tmp_path, *options, kv_memory="256M")
+    question = facts(1, salt="chat elsewhere ")[0]
+    answer, tokens = start_a_chat(server, question)
+    server.wait_for(lambda: server.stored("remote") >= tokens // ROWS
+                    and server.metric("kvlink_tier_queue_blocks", tier="remote") == 0)
+    there = turn_with_its_ids(other, question, answer)
+    assert there["kvlink"]["tier"] == "remote"
+    assert cached_of(there) >= tokens // ROWS * ROWS - ROWS
+    # Both write; each finds what only the other computed.
+    second = facts(1, salt="other way ")[0]
+    first = other.ask(second)
+    other.wait_for(lambda: other.stored("remote") >= blocks_of([first])
+                   and other.metric("kvlink_tier_queue_blocks", tier="remote") == 0)
+    back = server.ask(second)
+    assert back["kvlink"]["tier"] == "remote" and text_of(back) == text_of(first)
+    assert server.stop() == 0 and other.stop() == 0
+
+
 def test_a_clean_end_writes_out_what_is_in_ram(tmp_path):
     server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", kv_memory="256M")
     prompt = facts(1, salt="clean ")[0]
