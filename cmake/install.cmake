@@ -20,6 +20,11 @@ foreach(dir ggml/src src common)
   endforeach()
 endforeach()
 
+# A server on the network: no table of functions stays writable once it runs (full RELRO).
+foreach(target kvlink ${llama_libraries})
+  target_link_options(${target} PRIVATE LINKER:-z,relro LINKER:-z,now)
+endforeach()
+
 # Their headers are theirs: nothing of ours includes them.
 install(TARGETS kvlink RUNTIME DESTINATION ${private_dir} COMPONENT program)
 install(TARGETS ${llama_libraries}

@@ -2,7 +2,7 @@
 back into it:  KVLINK_BINARY=build/release/kvlink python3 tests/docs/tutorial.py --update
 
 In the document every ```sh block is run. A ```text block behind it is what it printed on standard output.
-`<!-- in a second terminal -->` before a block starts it in the background and waits until the server listens;
+`<!-- start the server -->` before a block starts it in the background and waits until the server listens;
 `<!-- stop the server -->` is Ctrl-C in that terminal. The server listens on a free port, on one thread.
 """
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCE = Path(os.environ.get("KVLINK_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 TUTORIAL = SOURCE / "docs" / "tutorial.md"
-BLOCK = re.compile(r"(?P<mark><!-- in a second terminal -->\n)?^```sh\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?"
+BLOCK = re.compile(r"(?P<mark><!-- start the server -->\n)?^```sh\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?"
                    r"|(?P<stop><!-- stop the server -->)", re.M | re.S)
 PATIENCE_S = 600
 

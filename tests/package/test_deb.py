@@ -80,6 +80,7 @@ def test_files_have_the_modes_and_places_that_policy_wants(packages, tree):
     assert os.readlink(tree / "usr/bin/kvlink") == "../lib/kvlink/kvlink"
     for binary in elf_files(tree):
         assert ".debug_info" not in run("readelf", "-SW", binary), binary
+        assert "BIND_NOW" in run("readelf", "-d", binary) and "GNU_RELRO" in run("readelf", "-lW", binary), binary
     for name in ("copyright", "changelog.gz", "changelog.Debian.gz"):
         assert (tree / "usr/share/doc/kvlink" / name).is_file()
 
