@@ -46,7 +46,12 @@ struct IntTile {
   const std::byte* x;  // first row, at its first block to multiply
   size_t x_stride;
   uint32_t blocks;
-  float* acc;  // [rows][kPanelRows]: added to
+  // Sums so far and sums, of a row each, from the panel's first output on; strides in floats. With
+  // kSumsInMemory the same, kPanelRows apart.
+  const float* from;
+  size_t from_stride;
+  float* to;
+  size_t to_stride;
   Ahead ahead;
 };
 
@@ -167,23 +172,36 @@ struct IntTileOf {
   // The sums of the blocks so far.
   struct Accumulators {
     VF v[kRows][kColumns];
-    float* at;
+    const float* from;
+    float* to;
+    size_t from_stride, to_stride;
 
-    HWY_INLINE explicit Accumulators(float* sums) : at(sums) {}
+    HWY_INLINE explicit Accumulators(const IntTile& a)
+        : from(a.from + a.column * kColumnLanes),
+          to(a.to + a.column * kColumnLanes),
+          from_stride(a.from_stride),
+          to_stride(a.to_stride) {}
 
     HWY_INLINE VF Get(uint32_t t, uint32_t c) const {
       if constexpr (!kSumsInMemory) return v[t][c];
-      return Load(t, c);
+      return hn::LoadU(IntF(), to + t * kPanelRows + c * kColumnLanes);
     }
     HWY_INLINE void Set(uint32_t t, uint32_t c, VF sum) {
-      if constexpr (kSumsInMemory) return Store(t, c, sum);
+      if constexpr (kSumsInMemory)
+        return hn::StoreU(sum, IntF(), to + t * kPanelRows + c * kColumnLanes);
       v[t][c] = sum;
     }
-    HWY_INLINE VF Load(uint32_t t, uint32_t c) const {
-      return hn::LoadU(IntF(), at + t * kPanelRows + c * kColumnLanes);
+    HWY_INLINE void Load() {
+      if constexpr (kSumsInMemory) return;
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+          KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) v[t][c] =
+              hn::LoadU(IntF(), from + t * from_stride + c * kColumnLanes);
     }
-    HWY_INLINE void Store(uint32_t t, uint32_t c, VF sum) const {
-      hn::StoreU(sum, IntF(), at + t * kPanelRows + c * kColumnLanes);
+    HWY_INLINE void Store() const {
+      if constexpr (kSumsInMemory) return;
+      KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
+          KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
+              hn::StoreU(v[t][c], IntF(), to + t * to_stride + c * kColumnLanes);
     }
   };
 
@@ -272,12 +290,21 @@ struct IntTileOf {
   }
 #endif
 
+  // Sums begin at the bits of the float 1.5 * 2^23, so that a subtraction makes floats of them: all
+  // are below 2^22. Conversions share pipes with dot products on some processors, subtractions do
+  // not.
+  static constexpr int32_t kSumBase = 0x4b400000;
+  static HWY_INLINE VF Floats(VI sum) {
+    return hn::Sub(hn::BitCast(IntF(), sum), hn::Set(IntF(), 12582912.0f));
+  }
+
   // What the unsigned weights have too much, taken off the sums; see PackedLayout::offset_bits.
   HWY_INLINE VI Offset(int32_t minus_sum) const {
+    const VI base = hn::Set(IntI(), kSumBase);
     if constexpr (kLayout.affine() || (kLayout.bits == 8 && kSignedBytes)) {
-      return hn::Zero(IntI());
+      return base;
     } else {
-      return hn::ShiftLeft<kLayout.offset_bits>(hn::Set(IntI(), minus_sum));
+      return hn::Add(hn::ShiftLeft<kLayout.offset_bits>(hn::Set(IntI(), minus_sum)), base);
     }
   }
 
@@ -334,7 +361,7 @@ struct IntTileOf {
     KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
       const VF scale = hn::Set(df, Block(t, b).scale);
       KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) {
-        VF sum = hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c));
+        VF sum = hn::MulAdd(Floats(sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c));
         if constexpr (kLayout.affine())
           sum = hn::MulAdd(m[c], hn::Set(df, Block(t, b).scaled_sum), sum);
         acc.Set(t, c, sum);
@@ -349,8 +376,7 @@ struct IntTileOf {
       Sums sums;
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
         const QuantBlock& q = Block(t, b);
-        const VI end = Offset(q.minus_sum_end);
-        const VI offset = k == 1 ? end : hn::Sub(Offset(q.minus_sum), end);
+        const VI offset = Offset(k == 1 ? q.minus_sum_end : q.minus_sum - q.minus_sum_end);
         KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) sums[t][c] = offset;
       }
       constexpr auto kFour = std::make_integer_sequence<uint32_t, 4>();
@@ -360,8 +386,8 @@ struct IntTileOf {
       KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) d[c] = PairScale(c, i, k);
       KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++) {
         const VF scale = hn::Set(df, Block(t, b).scale);
-        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.Set(
-            t, c, hn::MulAdd(hn::ConvertTo(df, sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c)));
+        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++)
+            acc.Set(t, c, hn::MulAdd(Floats(sums[t][c]), hn::Mul(d[c], scale), acc.Get(t, c)));
       }
     }
   }
@@ -374,11 +400,8 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
   constexpr PackedLayout kLayout = LayoutOf(kType);
   Tile tile(a);
   Ahead ahead = a.ahead;
-  typename Tile::Accumulators acc(a.acc + a.column * kColumnLanes);
-  if constexpr (!kSumsInMemory) {
-    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.v[t][c] = acc.Load(t, c);
-  }
+  typename Tile::Accumulators acc(a);
+  acc.Load();
   for (uint32_t first = 0; first < a.blocks; first += kLayout.group) {
     const uint32_t num = std::min(kLayout.group, a.blocks - first);
     for (uint32_t i = 0; i < num; i++) {
@@ -391,10 +414,7 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
     }
     KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) tile.column[c] += kLayout.group_bytes();
   }
-  if constexpr (!kSumsInMemory) {
-    KVLINK_UNROLL for (uint32_t t = 0; t < kRows; t++)
-        KVLINK_UNROLL for (uint32_t c = 0; c < kColumns; c++) acc.Store(t, c, acc.v[t][c]);
-  }
+  acc.Store();
 }
 
 #undef KVLINK_UNROLL
@@ -403,6 +423,7 @@ HWY_INLINE void MultiplyIntTile(const IntTile& a) {
 
 constexpr uint32_t kColumnLanes = kLanes16;
 constexpr uint32_t kPanelColumns = kPanelRows / kColumnLanes;
+constexpr bool kSumsInMemory = false;
 constexpr uint32_t IntTileRows(uint32_t) { return 1; }
 constexpr uint32_t IntTileColumns(uint32_t) { return 1; }
 
@@ -462,12 +483,13 @@ void MultiplyIntTile(const IntTile& a) {
   constexpr PackedLayout kLayout = LayoutOf(kType);
   const auto* x = reinterpret_cast<const QuantBlock*>(a.x);
   for (uint32_t lane = 0; lane < kLanes16; lane++) {
-    float& acc = a.acc[a.column * kLanes16 + lane];
+    float acc = a.from[a.column * kLanes16 + lane];
     const uint8_t* half = a.w + a.column * kLayout.half_bytes();
     for (uint32_t b = 0; b < a.blocks; b++) {
       acc = AddBlock<kType>(half + b / kLayout.group * kLayout.group_bytes(), b % kLayout.group,
                             lane, x[b], acc);
     }
+    a.to[a.column * kLanes16 + lane] = acc;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "kernel/packed_int8-inl.h"
 
 #include "kernel/packed_float-inl.h"
+#include "kernel/packed_quantize-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET == HWY_AVX3_DL
@@ -33,13 +34,18 @@ struct Product {
   const PackedMatrix* w;
   const PackedMatrix::Part* part;
   InputRows x;
-  float* y;
+  float* y;  // null: results stay in the sums
   size_t y_stride;
   const float* residual;  // or null
   size_t residual_stride;
 };
 
 using Sums = float[kMaxSlice][kPanelRows];
+
+inline const uint8_t* PanelData(const PackedMatrix::Part& part, uint32_t panel) {
+  return reinterpret_cast<const uint8_t*>(part.data) +
+         (panel - part.first_panel) * part.panel_bytes;
+}
 
 // Copies or adds `lanes` floats; whole panels are worth a loop of known length.
 template <class Op>
@@ -64,7 +70,7 @@ HWY_ATTR inline void LoadSums(const Product& p, uint32_t row, uint32_t rows, uin
   }
 }
 
-// So that StoreSums need not wait for the lines that it writes.
+// So that the stores of outputs need not wait for their lines.
 HWY_ATTR inline void FetchOutputs(const Product& p, uint32_t row, uint32_t rows, uint32_t output) {
   for (uint32_t t = 0; t < rows; t++) {
     const float* y = p.y + (row + t) * p.y_stride + output;
@@ -81,10 +87,17 @@ HWY_ATTR inline void StoreSums(const Product& p, uint32_t row, uint32_t rows, ui
   }
 }
 
+// What is common to the tiles of a chunk; strides of sums in floats.
+struct TileStrides {
+  size_t x;
+  uint32_t inputs;
+  size_t from, to;
+  size_t ahead;  // bytes to fetch a step of Ahead
+};
+
 // The tiles of one type. kStep: the inputs that chunks are multiples of, and their bytes in a panel
 // and in a row of activations. AheadBytes: weights that a tile passes between two steps of Ahead.
-// Arguments travel in registers: reading back a structure that was just written can wait for every
-// store before it.
+// kPasses: sums come from one place and go to another; otherwise they stay where they are.
 template <WeightType kType>
 struct IntKernel {
   static constexpr PackedLayout kLayout = LayoutOf(kType);
@@ -93,11 +106,21 @@ struct IntKernel {
   static constexpr size_t kStepBytes = 8 / kLayout.group * kLayout.group_bytes();
   static constexpr size_t kStepInputBytes = 8 * sizeof(QuantBlock);
   static constexpr size_t AheadBytes(uint32_t) { return kLayout.group_bytes() / kLayout.group; }
+  static constexpr bool kPasses = !kSumsInMemory;
 
   template <uint32_t kRows>
-  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
-                            float* sums, const uint8_t* next, size_t next_step) {
-    IntTile tile = {w, 0, x, x_stride, inputs / kQuantBlock, sums, {next, next_step}};
+  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, const float* from, float* to,
+                            const uint8_t* next, const TileStrides& strides) {
+    IntTile tile = {w,
+                    0,
+                    x,
+                    strides.x,
+                    strides.inputs / kQuantBlock,
+                    from,
+                    strides.from,
+                    to,
+                    strides.to,
+                    {next, strides.ahead}};
     for (; tile.column < kPanelColumns; tile.column += IntTileColumns(kRows)) {
       MultiplyIntTile<kType, kRows>(tile);
       tile.ahead = {};
@@ -114,12 +137,13 @@ struct FloatKernel {
   static constexpr size_t AheadBytes(uint32_t rows) {
     return FloatStreams(rows) * Steps::kChunk * kPanelRows * kWeightBytes;
   }
+  static constexpr bool kPasses = false;
 
   template <uint32_t kRows>
-  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
-                            float* sums, const uint8_t* next, size_t next_step) {
-    inputs = (inputs + Steps::kInputs - 1) / Steps::kInputs * Steps::kInputs;
-    FloatTile tile = {w, 0, x, x_stride, inputs, sums, {next, next_step}};
+  HWY_ATTR static void Tile(const uint8_t* w, const std::byte* x, const float*, float* sums,
+                            const uint8_t* next, const TileStrides& strides) {
+    const uint32_t inputs = (strides.inputs + Steps::kInputs - 1) / Steps::kInputs * Steps::kInputs;
+    FloatTile tile = {w, 0, x, strides.x, inputs, sums, {next, strides.ahead}};
     for (; tile.column < kFloatPanelColumns; tile.column += FloatTileColumns(kRows)) {
       MultiplyFloatTile<Steps, kWeightBytes, kRows>(tile);
       tile.ahead = {};
@@ -127,26 +151,60 @@ struct FloatKernel {
   }
 };
 
-using TileFn = void (*)(const uint8_t* w, const std::byte* x, size_t x_stride, uint32_t inputs,
-                        float* sums, const uint8_t* next, size_t next_step);
+// Arguments travel in registers, and `strides` changes once a chunk: reading back what was just
+// written can wait for every store before it.
+using TileFn = void (*)(const uint8_t* w, const std::byte* x, const float* from, float* to,
+                        const uint8_t* next, const TileStrides& strides);
 
 template <class Kernel, uint32_t... kRows>
 constexpr auto TileTable(std::integer_sequence<uint32_t, kRows...>) {
   return std::array<TileFn, sizeof...(kRows)>{&Kernel::template Tile<kRows + 1>...};
 }
 
-// Rows [first, last) against one panel.
+// Where the sums of a panel's rows come from and go to. Sums of whole panels pass by `sums` where
+// they can.
 template <class Kernel>
-HWY_ATTR void MultiplyPanel(const Product& p, uint32_t panel, uint32_t first, uint32_t last,
-                            Sums& sums) {
+struct Route {
+  static constexpr bool kPasses = Kernel::kPasses;
+  const Product& p;
+  const uint32_t output, lanes;            // the panel's first output, and how many it has
+  const float* const start = FirstSums();  // null: see LoadSums
+  const size_t start_stride = p.residual != nullptr ? p.residual_stride : 0;
+  const bool ends_in_y = kPasses && lanes == kPanelRows && p.y != nullptr;
+
+  HWY_INLINE const float* FirstSums() const {
+    alignas(64) static constexpr float kZeros[kPanelRows] = {};
+    const float* bias = p.w->bias();
+    if (!kPasses || lanes < kPanelRows || (bias != nullptr && p.residual != nullptr))
+      return nullptr;
+    return p.residual != nullptr ? p.residual + output : bias != nullptr ? bias + output : kZeros;
+  }
+  HWY_INLINE const float* From(uint32_t row, uint32_t rows, float* sums) const {
+    if (start != nullptr) return start + row * start_stride;
+    LoadSums(p, row, rows, output, lanes, sums);
+    return sums;
+  }
+  HWY_INLINE float* To(uint32_t row, uint32_t rows, float* sums) const {
+    if (p.y == nullptr) return sums;
+    FetchOutputs(p, row, rows, output);
+    return ends_in_y ? p.y + row * p.y_stride + output : sums;
+  }
+  HWY_INLINE void End(uint32_t row, uint32_t rows, const float* sums) const {
+    if (p.y != nullptr && !ends_in_y) StoreSums(p, row, rows, output, lanes, sums);
+  }
+};
+
+// Rows [first, last) against one panel; `next_panel` is fetched meanwhile.
+template <class Kernel>
+HWY_ATTR void MultiplyPanel(const Product& p, uint32_t panel, const uint8_t* next_panel,
+                            uint32_t first, uint32_t last, Sums& sums) {
   static constexpr auto kTiles =
       TileTable<Kernel>(std::make_integer_sequence<uint32_t, Kernel::kTileRows>{});
   const uint32_t inputs = p.w->inputs();
   const uint32_t row_in_part = (panel - p.part->first_panel) * kPanelRows;
-  const uint32_t lanes = std::min(kPanelRows, p.part->rows - row_in_part);
-  const uint32_t output = p.part->first_row + row_in_part;
-  const auto* w = reinterpret_cast<const uint8_t*>(p.part->data) +
-                  (panel - p.part->first_panel) * p.part->panel_bytes;
+  const Route<Kernel> route = {p, p.part->first_row + row_in_part,
+                               std::min(kPanelRows, p.part->rows - row_in_part)};
+  const uint8_t* w = PanelData(*p.part, panel);
   const uint32_t num = last - first;
   const uint32_t num_tiles = (num + Kernel::kTileRows - 1) / Kernel::kTileRows;
   const uint32_t steps = std::max<uint32_t>(1, kChunkBytes / Kernel::kStepBytes);
@@ -156,21 +214,23 @@ HWY_ATTR void MultiplyPanel(const Product& p, uint32_t panel, uint32_t first, ui
   // will read next.
   const uint32_t tall = num % num_tiles;
   const auto height_of = [&](uint32_t i) { return num / num_tiles + (i < tall ? 1 : 0); };
-  const size_t share = (chunk_bytes / num_tiles + 63) / 64 * 64;
+  const size_t share = (std::min(chunk_bytes, p.part->panel_bytes) / num_tiles + 63) / 64 * 64;
   const size_t passed = Kernel::AheadBytes(num_tiles == 1 ? num : Kernel::kTileRows);
-  const size_t ahead = (passed / num_tiles + 63) / 64 * 64;
   const std::byte* x = p.x.data + first * p.x.stride;
   for (uint32_t begin = 0; begin < inputs; begin += chunk) {
     const uint32_t end = std::min(inputs, begin + chunk);
-    const uint8_t* next = w + (num_tiles == 1 ? kAhead : chunk_bytes);
+    const bool starts = begin == 0, ends = end == inputs;
+    const TileStrides strides = {
+        p.x.stride, end - begin, starts && route.start != nullptr ? route.start_stride : kPanelRows,
+        ends && route.ends_in_y ? p.y_stride : kPanelRows, (passed / num_tiles + 63) / 64 * 64};
+    const uint8_t* next = num_tiles == 1 ? w + kAhead : ends ? next_panel : w + chunk_bytes;
     uint32_t t = 0;
     for (uint32_t i = 0; i < num_tiles; i++) {
-      const uint32_t height = height_of(i);
-      const uint32_t row = first + t;
-      if (begin == 0) LoadSums(p, row, height, output, lanes, sums[t]);
-      if (end == inputs) FetchOutputs(p, row, height, output);
-      kTiles[height - 1](w, x + t * p.x.stride, p.x.stride, end - begin, sums[t], next, ahead);
-      if (end == inputs) StoreSums(p, row, height, output, lanes, sums[t]);
+      const uint32_t height = height_of(i), row = first + t;
+      const float* from = starts ? route.From(row, height, sums[t]) : sums[t];
+      float* to = ends ? route.To(row, height, sums[t]) : sums[t];
+      kTiles[height - 1](w, x + t * p.x.stride, from, to, next, strides);
+      if (ends) route.End(row, height, sums[t]);
       next += share;
       t += height;
     }
@@ -179,49 +239,68 @@ HWY_ATTR void MultiplyPanel(const Product& p, uint32_t panel, uint32_t first, ui
   }
 }
 
+struct PanelKernel {
+  uint32_t tile_rows;
+  void (*multiply)(const Product& p, uint32_t panel, const uint8_t* next_panel, uint32_t first,
+                   uint32_t last, Sums& sums);
+};
+
 template <class Kernel>
-HWY_ATTR void MultiplyPart(const Product& p, uint32_t panel_begin, uint32_t panel_end) {
-  alignas(64) Sums sums;
-  const auto fit = static_cast<uint32_t>(std::max<size_t>(1, kSliceBytes / p.x.stride));
-  const uint32_t most = std::min(kMaxSlice, std::max(fit, 2 * Kernel::kTileRows));
-  const uint32_t num_slices = (p.x.num + most - 1) / most;
+constexpr PanelKernel KernelOf() {
+  return {Kernel::kTileRows, &MultiplyPanel<Kernel>};
+}
+
+HWY_ATTR PanelKernel KernelOf(const PackedMatrix& w, WeightType type) {
+  switch (type) {
+    case WeightType::kQ4_0:
+      return KernelOf<IntKernel<WeightType::kQ4_0>>();
+    case WeightType::kQ4_1:
+      return KernelOf<IntKernel<WeightType::kQ4_1>>();
+    case WeightType::kQ5_0:
+      return KernelOf<IntKernel<WeightType::kQ5_0>>();
+    case WeightType::kQ5_1:
+      return KernelOf<IntKernel<WeightType::kQ5_1>>();
+    case WeightType::kQ8_0:
+      return KernelOf<IntKernel<WeightType::kQ8_0>>();
+    case WeightType::kQ4_K:
+      return KernelOf<IntKernel<WeightType::kQ4_K>>();
+    case WeightType::kQ5_K:
+      return KernelOf<IntKernel<WeightType::kQ5_K>>();
+    case WeightType::kQ6_K:
+      return KernelOf<IntKernel<WeightType::kQ6_K>>();
+    case WeightType::kF16:
+      return KernelOf<FloatKernel<FloatSteps<WeightType::kF16>, 2>>();
+    case WeightType::kBF16:
+#if HWY_TARGET == HWY_AVX3_DL
+      if (w.format() == InputFormat::kBF16) return KernelOf<FloatKernel<NativeBF16Steps, 2>>();
+#endif
+      return KernelOf<FloatKernel<FloatSteps<WeightType::kBF16>, 2>>();
+    case WeightType::kF32:
+      break;
+  }
+  static_cast<void>(w);
+  return KernelOf<FloatKernel<FloatSteps<WeightType::kF32>, 4>>();
+}
+
+// Rows in slices: op(first, last).
+template <class Op>
+HWY_ATTR void ForSlices(const InputRows& x, uint32_t tile_rows, const Op& op) {
+  const auto fit = static_cast<uint32_t>(std::max<size_t>(1, kSliceBytes / x.stride));
+  const uint32_t most = std::min(kMaxSlice, std::max(fit, 2 * tile_rows));
+  const uint32_t num_slices = (x.num + most - 1) / most;
   for (uint32_t s = 0; s < num_slices; s++) {
-    const auto first = static_cast<uint32_t>(uint64_t{p.x.num} * s / num_slices);
-    const auto last = static_cast<uint32_t>(uint64_t{p.x.num} * (s + 1) / num_slices);
-    for (uint32_t panel = panel_begin; panel < panel_end; panel++)
-      MultiplyPanel<Kernel>(p, panel, first, last, sums);
+    op(static_cast<uint32_t>(uint64_t{x.num} * s / num_slices),
+       static_cast<uint32_t>(uint64_t{x.num} * (s + 1) / num_slices));
   }
 }
 
-HWY_ATTR void MultiplyTyped(const Product& p, uint32_t begin, uint32_t end) {
-  switch (p.part->type) {
-    case WeightType::kQ4_0:
-      return MultiplyPart<IntKernel<WeightType::kQ4_0>>(p, begin, end);
-    case WeightType::kQ4_1:
-      return MultiplyPart<IntKernel<WeightType::kQ4_1>>(p, begin, end);
-    case WeightType::kQ5_0:
-      return MultiplyPart<IntKernel<WeightType::kQ5_0>>(p, begin, end);
-    case WeightType::kQ5_1:
-      return MultiplyPart<IntKernel<WeightType::kQ5_1>>(p, begin, end);
-    case WeightType::kQ8_0:
-      return MultiplyPart<IntKernel<WeightType::kQ8_0>>(p, begin, end);
-    case WeightType::kQ4_K:
-      return MultiplyPart<IntKernel<WeightType::kQ4_K>>(p, begin, end);
-    case WeightType::kQ5_K:
-      return MultiplyPart<IntKernel<WeightType::kQ5_K>>(p, begin, end);
-    case WeightType::kQ6_K:
-      return MultiplyPart<IntKernel<WeightType::kQ6_K>>(p, begin, end);
-    case WeightType::kF16:
-      return MultiplyPart<FloatKernel<FloatSteps<WeightType::kF16>, 2>>(p, begin, end);
-    case WeightType::kBF16:
-#if HWY_TARGET == HWY_AVX3_DL
-      if (p.w->format() == InputFormat::kBF16)
-        return MultiplyPart<FloatKernel<NativeBF16Steps, 2>>(p, begin, end);
-#endif
-      return MultiplyPart<FloatKernel<FloatSteps<WeightType::kBF16>, 2>>(p, begin, end);
-    case WeightType::kF32:
-      return MultiplyPart<FloatKernel<FloatSteps<WeightType::kF32>, 4>>(p, begin, end);
-  }
+HWY_ATTR void MultiplyPart(const Product& p, uint32_t panel_begin, uint32_t panel_end) {
+  alignas(64) Sums sums;
+  const PanelKernel kernel = KernelOf(*p.w, p.part->type);
+  ForSlices(p.x, kernel.tile_rows, [&](uint32_t first, uint32_t last) {
+    for (uint32_t panel = panel_begin; panel < panel_end; panel++)
+      kernel.multiply(p, panel, PanelData(*p.part, panel + 1), first, last, sums);
+  });
 }
 
 HWY_ATTR void MultiplyPanels(const PackedMatrix& w, InputRows x, float* y, size_t y_stride,
@@ -231,8 +310,45 @@ HWY_ATTR void MultiplyPanels(const PackedMatrix& w, InputRows x, float* y, size_
     const uint32_t begin = std::max(panel_begin, part.first_panel);
     const uint32_t end = std::min(panel_end, part.first_panel + part.panels);
     if (begin < end)
-      MultiplyTyped({&w, &part, x, y, y_stride, residual, residual_stride}, begin, end);
+      MultiplyPart({&w, &part, x, y, y_stride, residual, residual_stride}, begin, end);
   }
+}
+
+// The panels of one half of a gated matrix, and how they are multiplied.
+struct GatedHalf {
+  Product product;
+  PanelKernel kernel;
+  uint32_t first_panel;
+
+  const uint8_t* Data(uint32_t block) const {
+    return PanelData(*product.part, first_panel + block);
+  }
+  HWY_ATTR void Multiply(uint32_t block, const uint8_t* next, uint32_t first, uint32_t last,
+                         Sums& sums) const {
+    kernel.multiply(product, first_panel + block, next, first, last, sums);
+  }
+};
+
+HWY_ATTR inline GatedHalf HalfFrom(const PackedMatrix& w, const InputRows& x, uint32_t panel) {
+  const PackedMatrix::Part* part = w.parts().data();
+  while (panel >= part->first_panel + part->panels) part++;
+  return {{&w, part, x, nullptr, 0, nullptr, 0}, KernelOf(w, part->type), panel};
+}
+
+// A panel of gates and the panel of the same outputs of `up` give a block of quantised inputs a
+// row.
+HWY_ATTR void SwiGluPanels(const PackedMatrix& w, InputRows x, std::byte* out, size_t out_stride,
+                           uint32_t block_begin, uint32_t block_end) {
+  alignas(64) Sums gates, ups;
+  const GatedHalf gate = HalfFrom(w, x, 0), up = HalfFrom(w, x, w.panels() / 2);
+  ForSlices(x, gate.kernel.tile_rows, [&](uint32_t first, uint32_t last) {
+    for (uint32_t block = block_begin; block < block_end; block++) {
+      gate.Multiply(block, up.Data(block), first, last, gates);
+      up.Multiply(block, gate.Data(block + 1), first, last, ups);
+      EmitGated(gates[0], ups[0], last - first,
+                out + first * out_stride + block * sizeof(QuantBlock), out_stride);
+    }
+  });
 }
 
 inline Isa TargetIsa() {

@@ -29,6 +29,7 @@ HWY_EXPORT(QuantizeRows);
 HWY_EXPORT(RmsNormQuantizeRows);
 HWY_EXPORT(SwiGluQuantizeRows);
 HWY_EXPORT(MultiplyPanels);
+HWY_EXPORT(SwiGluPanels);
 HWY_EXPORT(TargetIsa);
 HWY_EXPORT(MultipliesBF16);
 
@@ -60,6 +61,27 @@ void Multiply(const PackedMatrix& w, InputRows x, float* y, size_t y_stride, con
               size_t residual_stride, uint32_t panel_begin, uint32_t panel_end) {
   HWY_DYNAMIC_DISPATCH(MultiplyPanels)
   (w, x, y, y_stride, residual, residual_stride, panel_begin, panel_end);
+}
+
+void FetchPanels(const PackedMatrix& w, uint32_t panel, size_t bytes) {
+  for (const PackedMatrix::Part& part : w.parts()) {
+    if (panel - part.first_panel >= part.panels) continue;
+    const std::byte* data = part.data + (panel - part.first_panel) * part.panel_bytes;
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(data + i);
+  }
+}
+
+// Panels of both halves must begin at the same outputs; parts begin at panels of their own.
+bool TakesSwiGlu(const PackedMatrix& w) {
+  static_assert(kPanelRows == kQuantBlock);
+  return w.format() == InputFormat::kInt8 && w.rows() % (2 * kPanelRows) == 0 &&
+         w.panels() * kPanelRows == w.rows();
+}
+
+void MultiplySwiGlu(const PackedMatrix& w, InputRows x, std::byte* out, uint32_t block_begin,
+                    uint32_t block_end) {
+  HWY_DYNAMIC_DISPATCH(SwiGluPanels)
+  (w, x, out, InputRowBytes(InputFormat::kInt8, w.rows() / 2), block_begin, block_end);
 }
 
 }  // namespace kvlink::kernel

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernel/isa.h"
+#include "kernel/weight_memory.h"
 #include "kvlink/status.h"
 
 namespace kvlink::kernel {
@@ -77,8 +78,9 @@ class PackedMatrix {
   PackedMatrix() = default;
   // Sources are stacked (fused QKV, gate and up); `threads` pack in parallel. kInvalidArgument:
   // inputs not whole blocks of a type, no rows, types that read different formats.
-  // kResourceExhausted: no memory.
-  static Result<PackedMatrix> Pack(uint32_t inputs, std::span<const Source> sources, int threads);
+  // kResourceExhausted: no memory. `memory`: where to lie; null: in memory of its own.
+  static Result<PackedMatrix> Pack(uint32_t inputs, std::span<const Source> sources, int threads,
+                                   WeightMemory* memory = nullptr);
 
   uint32_t rows() const { return rows_; }
   uint32_t inputs() const { return inputs_; }
@@ -89,18 +91,15 @@ class PackedMatrix {
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }  // [rows]
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
   Status Plan(uint32_t inputs, std::span<const Source> sources);
-  Status Allocate();
+  Status Allocate(WeightMemory& memory);
 
   uint32_t rows_ = 0, inputs_ = 0, panels_ = 0;
   InputFormat format_ = InputFormat::kF32;
   size_t bytes_ = 0;
   std::vector<Part> parts_;
   std::vector<float> bias_;
-  std::unique_ptr<std::byte[], Free> data_;
+  std::shared_ptr<std::byte[]> data_;
 };
 
 // What products with weights of `type` read in this process.
@@ -138,6 +137,18 @@ struct InputRows {
 // panel_end). residual may be null or equal y.
 void Multiply(const PackedMatrix& w, InputRows x, float* y, size_t y_stride, const float* residual,
               size_t residual_stride, uint32_t panel_begin, uint32_t panel_end);
+
+// Asks for the first `bytes` of the weights from a panel on, for a product that is about to begin.
+void FetchPanels(const PackedMatrix& w, uint32_t panel, size_t bytes);
+
+// Whether MultiplySwiGlu takes w's rows as {gate [n], up [n]}.
+bool TakesSwiGlu(const PackedMatrix& w);
+
+// SwiGLU of a product, quantised for the next one: out [num] rows of InputRowBytes(kInt8, n) =
+// silu(gate) * up, to the bits of Multiply and SwiGluQuantize, without a pass over memory between
+// them. Blocks [block_begin, block_end) of kQuantBlock of the n outputs. Requires: TakesSwiGlu(w).
+void MultiplySwiGlu(const PackedMatrix& w, InputRows x, std::byte* out, uint32_t block_begin,
+                    uint32_t block_end);
 
 // The instruction set that Multiply takes in this process: CurrentIsa().
 Isa MultiplyIsa();

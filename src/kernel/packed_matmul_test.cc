@@ -18,6 +18,9 @@
 namespace kvlink::kernel {
 namespace {
 
+// KVLINK_ISA in the environment, for all tests.
+const bool kIsaApplied = ApplyIsaEnvironment().ok();
+
 float HalfAt(const std::byte* p) {
   uint16_t bits;
   std::memcpy(&bits, p, 2);
@@ -291,6 +294,30 @@ TEST_P(PackedMatmul, ARowsBitsDependOnNothingButTheRow) {
   }
 }
 
+TEST_P(PackedInt, SwiGluEqualsProductGateAndQuantisingOneByOne) {
+  for (auto [outputs, inputs, num, up_type] : {std::tuple{32u, 256u, 1u, GetParam()},
+                                               {96u, 512u, 7u, GetParam()},
+                                               {64u, 512u, 30u, WeightType::kQ8_0},
+                                               {64u, 2560u, 131u, GetParam()}}) {
+    SCOPED_TRACE(std::to_string(inputs) + " inputs, rows " + std::to_string(num));
+    const Weights gate(GetParam(), outputs, inputs, 1), up(up_type, outputs, inputs, 2);
+    const auto bias = RandomFloats(outputs, 3);
+    const PackedMatrix::Source sources[] = {{gate.type, gate.bytes.data(), outputs, nullptr},
+                                            {up.type, up.bytes.data(), outputs, bias.data()}};
+    const auto packed = PackedMatrix::Pack(inputs, sources, 1);
+    ASSERT_TRUE(packed.ok());
+    ASSERT_TRUE(TakesSwiGlu(*packed));
+    const Inputs x(RandomFloats(size_t{num} * inputs, 5), inputs, packed->format());
+    std::vector<float> y(size_t{num} * 2 * outputs);
+    Multiply(*packed, x.rows, y.data(), 2 * outputs, nullptr, 0, 0, packed->panels());
+    std::vector<std::byte> want(num * InputRowBytes(InputFormat::kInt8, outputs)), got(want.size());
+    SwiGluQuantize(InputFormat::kInt8, y.data(), 2 * outputs, outputs, want.data(), 0, num);
+    MultiplySwiGlu(*packed, x.rows, got.data(), 1, outputs / kQuantBlock);
+    MultiplySwiGlu(*packed, x.rows, got.data(), 0, 1);
+    ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size()), 0);
+  }
+}
+
 TEST_P(PackedMatmul, WritesNothingBehindAPanelThatIsNotFull) {
   const PackedMatrix packed = Weights(GetParam(), 21, 256, 3).Pack();
   const Inputs x(RandomFloats(256, 4), 256, packed.format());
@@ -345,6 +372,18 @@ TEST(PackedMatrix, StacksSourcesOfSeveralTypesOverOneInput) {
   }
 }
 
+TEST(PackedMatrix, TakesSwiGluOfWholePanelsOfBlocksOnly) {
+  const auto takes = [](WeightType type, uint32_t outputs) {
+    const Weights w(type, outputs, 64, 1);
+    const PackedMatrix::Source sources[] = {{w.type, w.bytes.data(), outputs, nullptr},
+                                            {w.type, w.bytes.data(), outputs, nullptr}};
+    return TakesSwiGlu(*PackedMatrix::Pack(64, sources, 1));
+  };
+  EXPECT_TRUE(takes(WeightType::kQ4_1, 64));
+  EXPECT_FALSE(takes(WeightType::kQ4_1, 48));
+  EXPECT_FALSE(takes(WeightType::kF32, 64));
+}
+
 TEST(PackedMatrix, RefusesInputsThatAreNotWholeBlocks) {
   const PackedMatrix::Source source{WeightType::kQ4_1, nullptr, 1, nullptr};
   auto packed = PackedMatrix::Pack(48, {&source, 1}, 1);
@@ -377,6 +416,22 @@ TEST(Quantize, KeepsWithinHalfAStepAndRoundsZeroRowsToZero) {
     EXPECT_FLOAT_EQ(blocks[b].scaled_sum, blocks[b].scale * static_cast<float>(sum));
     EXPECT_EQ(blocks[b].minus_sum, -sum);
     EXPECT_EQ(blocks[b].minus_sum_end, -end_sum);
+  }
+}
+
+TEST(Quantize, ABlocksBitsDoNotDependOnItsNeighbours) {
+  constexpr uint32_t kBlocks = 7;
+  auto x = RandomFloats(kBlocks * kQuantBlock, 1);
+  std::fill(x.begin() + 32, x.begin() + 64, 0.0f);
+  for (size_t i = 64; i < 96; i++) x[i] *= 1e30f;
+  for (size_t i = 96; i < 128; i++) x[i] *= 1e-40f;
+  x[130] = -50;  // the largest, and not the first
+  const Inputs all(x, kBlocks * kQuantBlock, InputFormat::kInt8);
+  for (uint32_t b = 0; b < kBlocks; b++) {
+    const std::vector<float> own(x.begin() + b * 32, x.begin() + (b + 1) * 32);
+    const Inputs alone(own, kQuantBlock, InputFormat::kInt8);
+    EXPECT_EQ(std::memcmp(alone.Row(0), all.Row(0) + b * sizeof(QuantBlock), sizeof(QuantBlock)), 0)
+        << "block " << b;
   }
 }
 
@@ -426,7 +481,7 @@ INSTANTIATE_TEST_SUITE_P(All, InputFormats,
 
 // ctest runs this with KVLINK_ISA=avx2 too.
 TEST(MultiplyIsa, IsTheOneThatTheEnvironmentAllows) {
-  ASSERT_TRUE(ApplyIsaEnvironment().ok());
+  ASSERT_TRUE(kIsaApplied);
   const char* wanted = std::getenv("KVLINK_ISA");
   const Isa current = CurrentIsa();
   EXPECT_EQ(MultiplyIsa(), current);

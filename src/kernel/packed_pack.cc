@@ -1,8 +1,5 @@
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -13,8 +10,6 @@
 
 namespace kvlink::kernel {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 // One block of 32 weights as the file has it.
 struct Block {
@@ -263,8 +258,6 @@ size_t BytesOfBlock(WeightType type) {
   return 4;
 }
 
-void PackedMatrix::Free::operator()(std::byte* p) const { std::free(p); }
-
 Status PackedMatrix::Plan(uint32_t inputs, std::span<const Source> sources) {
   inputs_ = inputs;
   for (const Source& source : sources) {
@@ -300,19 +293,12 @@ Status PackedMatrix::Plan(uint32_t inputs, std::span<const Source> sources) {
   return Status::Ok();
 }
 
-Status PackedMatrix::Allocate() {
-  const size_t size = bytes_;
-  const size_t alignment = size >= kHugePage ? kHugePage : 64;
-  data_.reset(static_cast<std::byte*>(
-      std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)));
-  if (!data_) {
+Status PackedMatrix::Allocate(WeightMemory& memory) {
+  data_ = memory.Allocate(bytes_);
+  if (data_ == nullptr) {
     return Status(StatusCode::kResourceExhausted,
-                  "packed matrix: no memory for " + std::to_string(size) + " bytes of weights");
+                  "packed matrix: no memory for " + std::to_string(bytes_) + " bytes of weights");
   }
-#ifdef MADV_HUGEPAGE
-  // Whole huge pages only: the last one would take memory that no weight needs.
-  if (size >= kHugePage) madvise(data_.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
   std::byte* next = data_.get();
   for (Part& part : parts_) {
     part.data = next;
@@ -322,10 +308,11 @@ Status PackedMatrix::Allocate() {
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(uint32_t inputs, std::span<const Source> sources,
-                                        int threads) {
+                                        int threads, WeightMemory* memory) {
   PackedMatrix w;
+  WeightMemory own;
   if (Status status = w.Plan(inputs, sources); !status.ok()) return status;
-  if (Status status = w.Allocate(); !status.ok()) return status;
+  if (Status status = w.Allocate(memory == nullptr ? own : *memory); !status.ok()) return status;
   std::vector<const uint8_t*> rows;
   for (const Source& s : sources)
     for (uint32_t r = 0; r < s.rows; r++)

@@ -29,9 +29,9 @@ ggml_tensor* Decoder::FeedForward(GraphBuilder& graph, const DecoderLayer& layer
   if (parts_.num_experts > 0) {
     return AddResidual(graph, graph.MixExperts(layer.experts, input), layer.ffn_post_norm, x);
   }
-  const auto gate_up = graph.MatMul(layer.gate_up, input);
-  const Input activated =
-      parts_.activation == Activation::kSilu ? graph.SwiGlu(gate_up) : graph.GeGlu(gate_up);
+  const Input activated = parts_.activation == Activation::kSilu
+                              ? graph.SwiGlu(layer.gate_up, input, layer.down)
+                              : graph.GeGlu(graph.MatMul(layer.gate_up, input));
   return AddProduct(graph, layer.down, activated, layer.ffn_post_norm, x);
 }
 

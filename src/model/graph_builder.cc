@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
+
 namespace kvlink::model {
 namespace {
 
@@ -80,18 +82,55 @@ void SwiGluQuantizeNode(ggml_tensor* dst, int thread, int num_threads, void*) {
                          rows.end);
 }
 
-void PackedProductNode(ggml_tensor* dst, int thread, int num_threads, void* userdata) {
+void PackedProductNode(ggml_tensor* dst, int piece, int num_pieces, void* userdata) {
   const auto& matrix = *static_cast<const kernel::PackedMatrix*>(userdata);
   const ggml_tensor *x = dst->src[0], *residual = dst->src[1];
-  const uint64_t panels = matrix.panels();
-  kernel::Multiply(matrix, {Bytes(x), x->nb[1], static_cast<uint32_t>(dst->ne[1])},
-                   static_cast<float*>(dst->data), Stride(dst), residual ? Data(residual) : nullptr,
-                   residual ? Stride(residual) : 0,
-                   static_cast<uint32_t>(panels * thread / num_threads),
-                   static_cast<uint32_t>(panels * (thread + 1) / num_threads));
+  const ProductPiece p(dst->ne[1], matrix.panels(), piece, num_pieces);
+  kernel::Multiply(matrix, {Bytes(x) + p.row_begin * x->nb[1], x->nb[1], p.row_end - p.row_begin},
+                   static_cast<float*>(dst->data) + p.row_begin * Stride(dst), Stride(dst),
+                   residual ? Data(residual) + p.row_begin * Stride(residual) : nullptr,
+                   residual ? Stride(residual) : 0, p.panel_begin, p.panel_end);
+}
+
+void SwiGluProductNode(ggml_tensor* dst, int piece, int num_pieces, void* userdata) {
+  const auto& matrix = *static_cast<const kernel::PackedMatrix*>(userdata);
+  const ggml_tensor* x = dst->src[0];
+  const ProductPiece p(dst->ne[1], matrix.panels() / 2, piece, num_pieces);
+  kernel::MultiplySwiGlu(matrix,
+                         {Bytes(x) + p.row_begin * x->nb[1], x->nb[1], p.row_end - p.row_begin},
+                         Bytes(dst) + p.row_begin * dst->nb[1], p.panel_begin, p.panel_end);
+}
+
+// What a product may find in the first-level cache when it begins; the kernel asks for the rest.
+constexpr size_t kFetchBytes = 16384;
+
+void FetchProduct(const ggml_tensor* dst, int piece, int num_pieces, void* userdata) {
+  const auto& matrix = *static_cast<const kernel::PackedMatrix*>(userdata);
+  const ProductPiece p(dst->ne[1], matrix.panels(), piece, num_pieces);
+  kernel::FetchPanels(matrix, p.panel_begin, kFetchBytes);
+}
+
+void FetchSwiGluProduct(const ggml_tensor* dst, int piece, int num_pieces, void* userdata) {
+  const auto& matrix = *static_cast<const kernel::PackedMatrix*>(userdata);
+  const uint32_t half = matrix.panels() / 2;
+  const ProductPiece p(dst->ne[1], half, piece, num_pieces);
+  kernel::FetchPanels(matrix, p.panel_begin, kFetchBytes / 2);
+  kernel::FetchPanels(matrix, half + p.panel_begin, kFetchBytes / 2);
 }
 
 }  // namespace
+
+ProductPiece::ProductPiece(int64_t rows, uint32_t panels, int piece, int num_pieces) {
+  const auto n = static_cast<uint32_t>(num_pieces), i = static_cast<uint32_t>(piece);
+  // Fewer pieces than slices: the kernel cuts rows itself.
+  const uint32_t slices = n % RowSlices(rows) == 0 ? RowSlices(rows) : 1;
+  const uint32_t groups = n / slices, slice = i / groups, group = i % groups;
+  const auto num_rows = static_cast<uint64_t>(rows);
+  row_begin = static_cast<uint32_t>(num_rows * slice / slices);
+  row_end = static_cast<uint32_t>(num_rows * (slice + 1) / slices);
+  panel_begin = static_cast<uint32_t>(uint64_t{panels} * group / groups);
+  panel_end = static_cast<uint32_t>(uint64_t{panels} * (group + 1) / groups);
+}
 
 GraphBuilder::GraphBuilder(ggml_context* context, std::span<AttentionLayer> layers,
                            const GraphShape& shape)
@@ -119,11 +158,11 @@ void GraphBuilder::PassResidual(uint32_t layer, ggml_tensor* x) {
 
 ggml_tensor* GraphBuilder::Custom(ggml_type type, int64_t columns, int64_t rows,
                                   std::vector<ggml_tensor*> sources, ggml_custom_op_t op,
-                                  void* userdata, uint32_t units) {
+                                  void* userdata, uint32_t units, uint32_t row_slices) {
   ggml_tensor* node =
       ggml_custom_4d(context_, type, columns, rows, 1, 1, sources.data(),
                      static_cast<int>(sources.size()), op, GGML_N_TASKS_MAX, userdata);
-  custom_nodes_.push_back({node, op, userdata, units});
+  custom_nodes_.push_back({node, op, userdata, units, row_slices, nullptr});
   return node;
 }
 
@@ -149,8 +188,27 @@ Input Gated(Input::Kind kind, const std::vector<ggml_tensor*>& gate_up) {
 
 }  // namespace
 
-Input GraphBuilder::SwiGlu(const std::vector<ggml_tensor*>& gate_up) const {
-  return Gated(Input::Kind::kSwiGlu, gate_up);
+// kernel::MultiplySwiGlu gives the bits of the product, the gate and their quantising one by one.
+Input GraphBuilder::SwiGlu(const Stack& gate_up, const Input& input, const Stack& next) {
+  const auto reads_int8 = [](const Stack& stack) {
+    return stack.groups().size() == 1 &&
+           stack.groups()[0].matrix.format() == kernel::InputFormat::kInt8;
+  };
+  const auto outputs = [&](size_t layer) { return gate_up.layers()[layer].weight->ne[1]; };
+  const bool fused = reads_int8(gate_up) && reads_int8(next) &&
+                     gate_up.groups()[0].layers.size() == 2 && outputs(0) == outputs(1) &&
+                     kernel::TakesSwiGlu(gate_up.groups()[0].matrix);
+  if (!fused) return Gated(Input::Kind::kSwiGlu, MatMul(gate_up, input));
+  const kernel::PackedMatrix& matrix = gate_up.groups()[0].matrix;
+  ggml_tensor* x = Prepared(input, matrix.format());
+  const int64_t rows = x->ne[1];
+  const size_t bytes =
+      kernel::InputRowBytes(kernel::InputFormat::kInt8, static_cast<uint32_t>(outputs(0)));
+  ggml_tensor* node = Custom(GGML_TYPE_I8, static_cast<int64_t>(bytes), rows, {x},
+                             SwiGluProductNode, const_cast<kernel::PackedMatrix*>(&matrix),
+                             matrix.panels() / 2, ProductPiece::RowSlices(rows));
+  custom_nodes_.back().fetch = FetchSwiGluProduct;
+  return {Input::Kind::kPrepared, node, nullptr, nullptr, nullptr};
 }
 
 Input GraphBuilder::GeGlu(const std::vector<ggml_tensor*>& gate_up) const {
@@ -171,12 +229,18 @@ ggml_tensor* GraphBuilder::Floats(const Input& input) {
                                       : ggml_swiglu_split(context_, input.x, input.weight);
     case Input::Kind::kGeGlu:
       return GeGluFloats(input);
+    case Input::Kind::kPrepared:
+      break;  // no floats to be had
   }
   return nullptr;
 }
 
 // kernel::Quantize and its fused forms work row by row.
 ggml_tensor* GraphBuilder::Prepared(const Input& input, kernel::InputFormat format) {
+  if (input.kind == Input::Kind::kPrepared) {
+    KVLINK_CHECK(FormatOf(input.x) == format) << "prepared for another product";
+    return input.x;
+  }
   const int64_t rows = input.x->ne[1];
   const auto node = [&](std::vector<ggml_tensor*> sources, int64_t inputs, ggml_custom_op_t op,
                         void* userdata) {
@@ -221,8 +285,11 @@ ggml_tensor* GraphBuilder::PackedProduct(const kernel::PackedMatrix& matrix, con
   std::vector<ggml_tensor*> sources = {Prepared(input, matrix.format())};
   const int64_t rows = sources[0]->ne[1];
   if (residual != nullptr) sources.push_back(residual);
-  return Custom(GGML_TYPE_F32, matrix.rows(), rows, std::move(sources), PackedProductNode,
-                const_cast<kernel::PackedMatrix*>(&matrix), matrix.panels());
+  ggml_tensor* node = Custom(GGML_TYPE_F32, matrix.rows(), rows, std::move(sources),
+                             PackedProductNode, const_cast<kernel::PackedMatrix*>(&matrix),
+                             matrix.panels(), ProductPiece::RowSlices(rows));
+  custom_nodes_.back().fetch = FetchProduct;
+  return node;
 }
 
 std::vector<ggml_tensor*> GraphBuilder::MatMul(const Stack& stack, const Input& input) {

@@ -6,6 +6,7 @@
 // reverse.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +27,8 @@ struct AttentionLayer {
 // What a product reads, [rows, n]: computed in the format that the product's weights want, when a
 // product asks for it.
 struct Input {
-  enum class Kind { kPlain, kRmsNorm, kSwiGlu, kGeGlu } kind = Kind::kPlain;
+  // kPrepared: x is in that format already.
+  enum class Kind { kPlain, kRmsNorm, kSwiGlu, kGeGlu, kPrepared } kind = Kind::kPlain;
   ggml_tensor* x = nullptr;        // kSwiGlu, kGeGlu: the gate
   ggml_tensor* weight = nullptr;   // kRmsNorm: [n]; kSwiGlu, kGeGlu: up
   const float* epsilon = nullptr;  // kRmsNorm; must outlive the graph
@@ -58,6 +60,22 @@ struct CustomNode {
   // Rows or panels that can be cut into pieces for whoever is free; 0: one piece for each thread,
   // by its number.
   uint32_t units = 0;
+  // Slices of rows that are cut, too: pieces 0 to n - 1 are of the first one.
+  uint32_t row_slices = 1;
+  // Asks for memory that a piece will read; may be null.
+  void (*fetch)(const ggml_tensor* tensor, int piece, int num_pieces, void* userdata) = nullptr;
+};
+
+// What one of a product's pieces computes.
+struct ProductPiece {
+  // Slices of so many rows, so that a piece is worth reading its panels for.
+  static constexpr uint32_t kSliceRows = 128;
+  static uint32_t RowSlices(int64_t rows) {
+    return std::max<uint32_t>(1, static_cast<uint32_t>(rows) / kSliceRows);
+  }
+  ProductPiece(int64_t rows, uint32_t panels, int piece, int num_pieces);
+
+  uint32_t row_begin, row_end, panel_begin, panel_end;
 };
 
 // What a graph depends on, beside the network.
@@ -100,8 +118,8 @@ class GraphBuilder {
   Input RmsNorm(ggml_tensor* x, ggml_tensor* weight, const float* epsilon) const {
     return {Input::Kind::kRmsNorm, x, weight, epsilon, nullptr};
   }
-  // silu(gate) * up, of the two results of one stack
-  Input SwiGlu(const std::vector<ggml_tensor*>& gate_up) const;
+  // silu(gate) * up, of the two products of one stack with `input`, for `next` to read
+  Input SwiGlu(const Stack& gate_up, const Input& input, const Stack& next);
   // gelu(gate) * up, gelu by its tanh approximation
   Input GeGlu(const std::vector<ggml_tensor*>& gate_up) const;
   // [rows, n] -> [outputs, n]
@@ -139,7 +157,7 @@ class GraphBuilder {
   // [columns, rows] of `type`; what `op` computes of `sources`.
   ggml_tensor* Custom(ggml_type type, int64_t columns, int64_t rows,
                       std::vector<ggml_tensor*> sources, ggml_custom_op_t op, void* userdata,
-                      uint32_t units);
+                      uint32_t units, uint32_t row_slices = 1);
   ggml_tensor* GetRows(ggml_tensor* table, ggml_tensor* indices);
   // A node of the shape of `like` that works row by row.
   ggml_tensor* RowNode(ggml_tensor* like, std::vector<ggml_tensor*> sources, ggml_custom_op_t op,

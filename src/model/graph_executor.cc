@@ -15,12 +15,29 @@ constexpr int64_t kManyRows = 32;
 constexpr size_t kBarriersPerSleep = 16;
 constexpr uint32_t kRunsUntilMore = 32;
 
+// With many rows an eighth of a thread's share still takes far longer than its claim.
+constexpr uint32_t kPiecesPerThread = 8;
+
+// About `wanted` pieces of `units`, of one size where that can be had with less than twice as many.
+uint32_t EvenPieces(uint32_t units, uint32_t wanted) {
+  if (units < 2 * wanted) return units;
+  for (uint32_t n = wanted; n < 2 * wanted; ++n) {
+    if (units % n == 0) return n;
+  }
+  return wanted;
+}
+
+// Each thread begins with its own of so many pieces, and takes those of others that are late.
+constexpr uint32_t kOwnPieces = 32;
+
 // More pieces even the threads out; but a claim costs as much as reading a few weights, so it needs
 // rows to pay.
 uint32_t NumPieces(const CustomNode& step, int num_threads) {
-  if (num_threads == 1) return 1;
-  const uint32_t per_thread = step.tensor->ne[1] >= kManyRows ? 4 : 1;
-  return std::min(step.units, static_cast<uint32_t>(num_threads) * per_thread);
+  const auto threads = static_cast<uint32_t>(num_threads);
+  if (threads == 1) return 1;
+  if (step.tensor->ne[1] < kManyRows) return std::min(step.units, threads);
+  const uint32_t wanted = (threads * kPiecesPerThread + step.row_slices - 1) / step.row_slices;
+  return step.row_slices * EvenPieces(step.units, wanted);
 }
 
 }  // namespace
@@ -90,14 +107,48 @@ void GraphExecutor::Work(int thread, int num_threads) {
     if (i > 0) team_.Barrier(thread);
     if (step.units == 0) {
       step.op(step.tensor, thread, num_threads, step.userdata);
-      continue;
+    } else {
+      RunPieces(i, thread, num_threads);
     }
-    const uint32_t pieces = NumPieces(step, num_threads);
-    for (;;) {
-      const uint32_t piece = next_piece_[i].fetch_add(1, std::memory_order_relaxed);
-      if (piece >= pieces) break;
-      step.op(step.tensor, static_cast<int>(piece), static_cast<int>(pieces), step.userdata);
+    if (step.tensor->ne[1] < kManyRows) FetchAhead(i, thread, num_threads);
+  }
+}
+
+void GraphExecutor::RunPieces(size_t index, int thread, int num_threads) {
+  const CustomNode& step = steps_[index];
+  std::atomic<uint32_t>& claims = next_piece_[index];
+  const uint32_t pieces = NumPieces(step, num_threads);
+  const auto run = [&](uint32_t piece) {
+    step.op(step.tensor, static_cast<int>(piece), static_cast<int>(pieces), step.userdata);
+  };
+  if (pieces <= kOwnPieces && pieces <= static_cast<uint32_t>(num_threads)) {
+    for (uint32_t i = 0; i < pieces; ++i) {
+      const uint32_t piece = (static_cast<uint32_t>(thread) + i) % pieces;
+      const uint32_t bit = 1u << piece;
+      if (i > 0 && (claims.load(std::memory_order_relaxed) & bit) != 0) continue;  // cheaper
+      if ((claims.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) run(piece);
     }
+    return;
+  }
+  for (;;) {
+    const uint32_t piece = claims.fetch_add(1, std::memory_order_relaxed);
+    if (piece >= pieces) return;
+    run(piece);
+  }
+}
+
+// A product is fetched behind the last node that takes long, over what is short between them.
+void GraphExecutor::FetchAhead(size_t index, int thread, int num_threads) const {
+  if (index > 0 && index + 1 < steps_.size() && steps_[index].fetch == nullptr &&
+      steps_[index].units != 0 && steps_[index + 1].fetch != nullptr) {
+    return;  // done before this one
+  }
+  for (size_t i = index + 1; i < std::min(index + 3, steps_.size()); ++i) {
+    const CustomNode& step = steps_[i];
+    if (step.fetch == nullptr) continue;
+    const auto pieces = static_cast<int>(NumPieces(step, num_threads));
+    step.fetch(step.tensor, thread % pieces, pieces, step.userdata);
+    return;
   }
 }
 

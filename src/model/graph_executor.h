@@ -36,12 +36,14 @@ class GraphExecutor {
   explicit GraphExecutor(int num_threads) : team_(num_threads), active_(num_threads) {}
   void RunSteps();
   void Work(int thread, int num_threads);
+  void RunPieces(size_t index, int thread, int num_threads);
+  void FetchAhead(size_t index, int thread, int num_threads) const;
 
   base::ThreadTeam team_;
   int active_;  // threads that small batches run on
   uint32_t runs_until_more_ = 0;
   std::span<const CustomNode> steps_;
-  std::vector<std::atomic<uint32_t>> next_piece_;  // by step
+  std::vector<std::atomic<uint32_t>> next_piece_;  // by step; one bit a piece where they are few
   std::unique_ptr<Compute> ggml_;                  // made when a graph first needs it
 };
 

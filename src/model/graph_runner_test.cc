@@ -92,6 +92,24 @@ struct ModelCase {
   std::string name() const { return weights + "_" + KvTypeName(kv_type); }
 };
 
+TEST(ProductPiece, PiecesCoverEveryRowAndPanelOnce) {
+  for (const int64_t rows : {1, 31, 128, 255, 256, 500, 512}) {
+    for (const uint32_t panels : {1u, 18u, 30u}) {
+      const auto slices = static_cast<int>(ProductPiece::RowSlices(rows));
+      for (const int num_pieces : {1, 2, slices, slices * 3, slices * 18}) {
+        std::vector<int> times(static_cast<size_t>(rows) * panels);
+        for (int piece = 0; piece < num_pieces; ++piece) {
+          const ProductPiece p(rows, panels, piece, num_pieces);
+          for (size_t r = p.row_begin; r < p.row_end; ++r)
+            for (size_t panel = p.panel_begin; panel < p.panel_end; ++panel)
+              ++times[r * panels + panel];
+        }
+        EXPECT_THAT(times, testing::Each(1)) << rows << " rows, " << num_pieces << " pieces";
+      }
+    }
+  }
+}
+
 class DefaultModel : public testing::TestWithParam<ModelCase> {
  protected:
   Subject& subject() {

@@ -49,7 +49,7 @@ size_t Stack::weight_bytes() const {
   return bytes;
 }
 
-Status Stack::Pack(int num_threads) {
+Status Stack::Pack(int num_threads, kernel::WeightMemory* memory) {
   const auto inputs = static_cast<uint32_t>(layers_.front().weight->ne[0]);
   std::vector<Group> groups;
   for (const auto format :
@@ -63,7 +63,7 @@ Status Stack::Pack(int num_threads) {
       sources.push_back(SourceOf(layers_[i], *type));
     }
     if (sources.empty()) continue;
-    auto packed = kernel::PackedMatrix::Pack(inputs, sources, num_threads);
+    auto packed = kernel::PackedMatrix::Pack(inputs, sources, num_threads, memory);
     if (!packed.ok()) return packed.status();
     group.matrix = *std::move(packed);
     groups.push_back(std::move(group));

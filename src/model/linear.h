@@ -41,7 +41,8 @@ class Stack {
   size_t weight_bytes() const;
 
   // Leaves layers as they are whose type does not allow packing. kResourceExhausted: no memory.
-  Status Pack(int num_threads);
+  // `memory`: where the packed weights are to lie; null: in memory of their own.
+  Status Pack(int num_threads, kernel::WeightMemory* memory = nullptr);
 
  private:
   std::vector<Linear> layers_;

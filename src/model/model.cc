@@ -84,8 +84,9 @@ Status PackWeights(const GgufFile& file, Network& network, bool* packed,
   for (const Stack* stack : stacks) total += stack->weight_bytes();
   const auto num_threads =
       static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+  kernel::WeightMemory memory(total + total / 32);  // some types take up to 3 % more when packed
   for (Stack* stack : stacks) {
-    if (Status status = stack->Pack(num_threads); !status.ok()) return status;
+    if (Status status = stack->Pack(num_threads, &memory); !status.ok()) return status;
     *packed |= stack->packed();
     for (const Stack::Group& group : stack->groups()) {
       for (const size_t i : group.layers) {
