@@ -37,9 +37,10 @@ class AttentionObserver {
     for (size_t i = static_cast<size_t>(thread); i < groups_.size() * heads; i += step) {
       Group& group = groups_[i / heads];
       const size_t head = i % heads;
-      const TileInput input = {group.queries.data(),       q, q_stride, &params, layer,
-                               static_cast<uint32_t>(head)};
-      worker.Receive(group.tile, input, shift_angles, group.sums.data() + head * group.length());
+      const TileTask task = {
+          &group.tile,
+          {group.queries.data(), q, q_stride, &params, layer, static_cast<uint32_t>(head)}};
+      worker.Receive(task, shift_angles, group.sums.data() + head * group.length());
     }
   }
 

@@ -11,7 +11,7 @@ namespace {
 // A tile's cost a position, in units of one row's: reading K and V is worth some rows.
 constexpr double kReadCost = 8;
 // Items a thread that the work is cut into, so that the last ones to finish are small.
-constexpr int kItemsPerThread = 4;
+constexpr int kItemsPerThread = 8;
 // Splitting stops where its partial results would take more than this.
 constexpr size_t kMaxSplitBytes = size_t{64} << 20;
 

@@ -70,31 +70,33 @@ TileWorker::TileWorker(const TileShape& shape, const TileKernels& kernels, bool 
   runs_.reserve(kChunkTokens);
 }
 
-void TileWorker::Begin(const QueryTile& tile, const TileInput& input) {
-  tile_ = &tile;
-  input_ = input;
-  num_rows_ = tile.num_queries * shape_.heads_per_kv;
+void TileWorker::Begin(const TileTask& task) {
+  tile_ = task.tile;
+  input_ = task.input;
+  num_rows_ = tile_->num_queries * shape_.heads_per_kv;
   packed_shift_ = 0;
+  PackQueries(nullptr);
 }
 
-ChunkRange TileWorker::Seen(uint32_t first, uint32_t last, uint32_t chunk) const {
+ChunkRange TileWorker::SeenOf(const TileInput& input, uint32_t first, uint32_t last,
+                              uint32_t chunk) {
   const uint32_t chunk_begin = chunk * kChunkTokens;
-  const uint32_t limit = input_.queries[last].limit;
+  const uint32_t limit = input.queries[last].limit;
   if (limit <= chunk_begin) return {};
-  while (input_.queries[first].limit <= chunk_begin) first++;
-  const uint32_t begin = input_.queries[first].begin(input_.params->window);
+  while (input.queries[first].limit <= chunk_begin) first++;
+  const uint32_t begin = input.queries[first].begin(input.params->window);
   if (begin >= chunk_begin + kChunkTokens) return {};
   return {begin <= chunk_begin ? 0 : begin - chunk_begin,
           std::min(limit - chunk_begin, kChunkTokens)};
 }
 
-void TileWorker::CutChunk(uint32_t chunk, Pieces* pieces) const {
+void TileWorker::CutChunk(const TileTask& task, uint32_t chunk, Pieces* pieces) const {
   pieces->clear();
-  const ChunkRange range = Seen(0, tile_->num_queries - 1, chunk);
+  const ChunkRange range = SeenOf(task.input, 0, task.tile->num_queries - 1, chunk);
   if (range.begin == range.end) return;
   const uint32_t begin = chunk * kChunkTokens, end = begin + range.end;
-  const size_t tile_offset = shape_.kv.TileOffset(input_.layer, input_.kv_head);
-  SpanCursor cursor(*tile_->table, shape_.kv.tokens_per_block, begin + range.begin);
+  const size_t tile_offset = shape_.kv.TileOffset(task.input.layer, task.input.kv_head);
+  SpanCursor cursor(*task.tile->table, shape_.kv.tokens_per_block, begin + range.begin);
   while (cursor.position() < end) {
     const uint32_t offset = cursor.position() - begin;
     const Piece piece = cursor.Next(end);
@@ -127,7 +129,7 @@ void TileWorker::PackQueries(const float* shift_angles) {
   }
 }
 
-void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
+void TileWorker::Score(uint32_t chunk, size_t index) {
   const ChunkPiece& p = pieces_[index];
   const KeyRun keys = Keys(p);
   const std::byte* prefetch = nullptr;
@@ -135,8 +137,7 @@ void TileWorker::Score(uint32_t chunk, size_t index, bool first_chunk) {
     prefetch = p.tile + shape_.kv.v_offset();
     // The lines of scales lie behind what the loops ask for.
     if (shape_.kv.scale_bytes() > 0) __builtin_prefetch(p.tile + shape_.kv.v_scales_offset());
-    // Nobody has asked for the first chunk's keys.
-    if (first_chunk && index + 1 < pieces_.size()) {
+    if (cold_ && index + 1 < pieces_.size()) {
       const std::byte* next = pieces_[index + 1].tile;
       for (size_t i = 0; i < shape_.kv.v_offset(); i += 64) __builtin_prefetch(next + i);
     }

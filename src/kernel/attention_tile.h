@@ -2,7 +2,8 @@
 // a tile, for one KV head, over a range of chunks.
 //
 // A chunk takes three passes: scores of all its positions, one softmax a row, weighted values. Each
-// pass asks for the memory of the next one (V while scoring, the next chunk's K while weighing).
+// pass asks for the memory of the next one: V while scoring, K of the next chunk or item while
+// weighing.
 // Rows that a difference block replaces are composed into scratch before they are read; everything
 // else is read where it lies.
 #pragma once
@@ -56,6 +57,12 @@ struct TileInput {
   uint32_t layer = 0, kv_head = 0;
 };
 
+// A tile and where its queries are.
+struct TileTask {
+  const QueryTile* tile = nullptr;
+  TileInput input;
+};
+
 // Positions of one chunk, counted from its begin; empty: begin == end.
 struct ChunkRange {
   uint32_t begin = 0, end = 0;
@@ -69,16 +76,16 @@ class TileWorker {
   // Records [num_queries, heads_per_kv] of a tile that folds, otherwise [chunks, num_queries,
   // heads_per_kv]; the record of a row in chunks that it does not see means nothing. `records`
   // null: into scratch, valid until the next Run; then the tile folds.
-  // `shift_angles`(shift) moves a query by -shift.
+  // `shift_angles`(shift) moves a query by -shift. `next`, or null: what the next Run will be
+  // given.
   template <typename ShiftAngles>
-  const float* Run(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
-                   float* records);
+  const float* Run(const TileTask& task, const ShiftAngles& shift_angles, float* records,
+                   const TileTask* next);
 
   // Adds to received[p] the attention that the tile's queries pay to position p, the sum over them
   // and their heads. The tile begins with the first chunk that any of them sees.
   template <typename ShiftAngles>
-  void Receive(const QueryTile& tile, const TileInput& input, const ShiftAngles& shift_angles,
-               float* received);
+  void Receive(const TileTask& task, const ShiftAngles& shift_angles, float* received);
 
  private:
   // A piece of the current or the next chunk.
@@ -89,17 +96,20 @@ class TileWorker {
   };
   using Pieces = std::vector<ChunkPiece>;
 
-  void Begin(const QueryTile& tile, const TileInput& input);
+  void Begin(const TileTask& task);
   // Positions of the chunk that queries [first, last] see together.
-  ChunkRange Seen(uint32_t first, uint32_t last, uint32_t chunk) const;
+  ChunkRange Seen(uint32_t first, uint32_t last, uint32_t chunk) const {
+    return SeenOf(input_, first, last, chunk);
+  }
+  static ChunkRange SeenOf(const TileInput& input, uint32_t first, uint32_t last, uint32_t chunk);
   ChunkRange SeenByRows(uint32_t begin, uint32_t height, uint32_t chunk) const {
     return Seen(begin / shape_.heads_per_kv, (begin + height - 1) / shape_.heads_per_kv, chunk);
   }
-  void CutChunk(uint32_t chunk, Pieces* pieces) const;
+  void CutChunk(const TileTask& task, uint32_t chunk, Pieces* pieces) const;
   void PackQueries(const float* shift_angles);
   template <typename ShiftAngles>
   void ScoreChunk(uint32_t chunk, const ShiftAngles& shift_angles);
-  void Score(uint32_t chunk, size_t index, bool first_chunk);
+  void Score(uint32_t chunk, size_t index);
   void KeepWeights(uint32_t chunk);
   void AddReceived(float* received);
   void Softmax(uint32_t chunk, float* records);
@@ -131,6 +141,8 @@ class TileWorker {
   uint32_t num_rows_ = 0;     // num_queries * heads_per_kv; row r is of query r / heads_per_kv
   ChunkRange range_;          // of the chunk at work that the tile sees
   int32_t packed_shift_ = 0;  // that the packed queries are moved by
+  bool begun_ = false;        // pieces_ are of the next task's first chunk, whose K is asked for
+  bool cold_ = false;         // nobody has asked for the keys of the chunk at work
 
   AlignedFloats queries_;       // words of groups of rows
   AlignedFloats query_scales_;  // by row
@@ -151,13 +163,14 @@ class TileWorker {
 };
 
 template <typename ShiftAngles>
-const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
-                             const ShiftAngles& shift_angles, float* records) {
-  Begin(tile, input);
+const float* TileWorker::Run(const TileTask& task, const ShiftAngles& shift_angles, float* records,
+                             const TileTask* next) {
+  const QueryTile& tile = *task.tile;
+  Begin(task);
   if (records == nullptr) records = sum_.data();
   const size_t chunk_floats = size_t{num_rows_} * record_floats_;
-  CutChunk(tile.chunk_begin, &pieces_);
-  PackQueries(nullptr);
+  if (!begun_) CutChunk(task, tile.chunk_begin, &pieces_);
+  cold_ = !begun_;
   bool begun = false;  // some row has a record
   for (uint32_t chunk = tile.chunk_begin; chunk < tile.chunk_end; chunk++) {
     const bool fold = tile.folds && begun;
@@ -165,7 +178,9 @@ const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
     if (fold) result = chunk_.data();
     if (!tile.folds) result += (chunk - tile.chunk_begin) * chunk_floats;
     if (chunk + 1 < tile.chunk_end) {
-      CutChunk(chunk + 1, &next_pieces_);
+      CutChunk(task, chunk + 1, &next_pieces_);
+    } else if (next != nullptr) {
+      CutChunk(*next, next->tile->chunk_begin, &next_pieces_);
     } else {
       next_pieces_.clear();
     }
@@ -178,6 +193,7 @@ const float* TileWorker::Run(const QueryTile& tile, const TileInput& input,
     }
     std::swap(pieces_, next_pieces_);
   }
+  begun_ = next != nullptr;
   return records;
 }
 
@@ -190,20 +206,21 @@ void TileWorker::ScoreChunk(uint32_t chunk, const ShiftAngles& shift_angles) {
       packed_shift_ = shift;
       PackQueries(shift == 0 ? nullptr : shift_angles(shift));
     }
-    Score(chunk, i, chunk == tile_->chunk_begin);
+    Score(chunk, i);
   }
+  cold_ = false;
 }
 
 template <typename ShiftAngles>
-void TileWorker::Receive(const QueryTile& tile, const TileInput& input,
-                         const ShiftAngles& shift_angles, float* received) {
-  Begin(tile, input);
-  PackQueries(nullptr);
+void TileWorker::Receive(const TileTask& task, const ShiftAngles& shift_angles, float* received) {
+  const QueryTile& tile = *task.tile;
+  Begin(task);
+  cold_ = true;
   const uint32_t chunks = tile.chunk_end - tile.chunk_begin;
   kept_.resize(size_t{num_rows_} * chunks * kChunkTokens);
   kept_states_.assign(size_t{num_rows_} * chunks * 2, 0.0f);
   for (uint32_t chunk = tile.chunk_begin; chunk < tile.chunk_end; chunk++) {
-    CutChunk(chunk, &pieces_);
+    CutChunk(task, chunk, &pieces_);
     if (pieces_.empty()) continue;
     ScoreChunk(chunk, shift_angles);
     KeepWeights(chunk);

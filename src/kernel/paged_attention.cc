@@ -179,19 +179,28 @@ class TiledAttention : public PagedAttention {
     const auto shift_angles = [&](int32_t shift) { return layer.angles->OfShift(shift); };
     observer_->Run(worker, *layer.params, layer_index, q, q_stride, shift_angles, thread,
                    num_threads);
-    for (;;) {
+    // An item is claimed when the one before begins, which asks for what it will read first.
+    const auto claim = [&](TileTask* task) {
       const uint32_t i = layer.next_item.fetch_add(1, std::memory_order_relaxed);
-      if (i >= items.size()) return;
+      if (i >= items.size()) return false;
       const QueryTile& tile = plan.tiles()[items[i].tile];
-      const uint32_t head = items[i].kv_head;
-      const bool alone = tile.records == QueryTile::kNoRecords;
-      const TileInput input = {
-          plan.queries().data() + tile.first_query, q, q_stride, layer.params, layer_index, head};
+      *task = {&tile,
+               {plan.queries().data() + tile.first_query, q, q_stride, layer.params, layer_index,
+                items[i].kv_head}};
+      return true;
+    };
+    TileTask task, next;
+    for (bool more = claim(&next); more;) {
+      task = next;
+      more = claim(&next);
+      const uint32_t head = task.input.kv_head;
+      const bool alone = task.tile->records == QueryTile::kNoRecords;
       const float* records =
-          worker.Run(tile, input, shift_angles, alone ? nullptr : Record(plan, tile, head, 0, 0));
-      for (uint32_t j = 0; j < tile.num_queries; j++) {
-        const Query& query = input.queries[j];
-        if (!plan.Sees(query, tile)) continue;
+          worker.Run(task, shift_angles, alone ? nullptr : Record(plan, *task.tile, head, 0, 0),
+                     more ? &next : nullptr);
+      for (uint32_t j = 0; j < task.tile->num_queries; j++) {
+        const Query& query = task.input.queries[j];
+        if (!plan.Sees(query, *task.tile)) continue;
         if (alone) {
           Finish(records + size_t{j} * group_floats(), query.row, head, out, out_stride);
         } else if (LastPart(*layer.plan, query.row, head)) {

@@ -96,20 +96,36 @@ inline void ScoreBf16(const QueryGroup& queries, uint32_t dims, const KeyRun& ke
   }
 }
 
-// Not looked into by callers: gcc 12 takes it for a function without effect, and drops the call.
-__attribute__((noipa)) void RoundToBf16(float* weights, uint32_t begin, uint32_t end) {
-  auto* out = reinterpret_cast<uint16_t*>(weights);
-  for (uint32_t t = begin; t < end; t += 16) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + t));
-    std::memcpy(out + t, &rounded, sizeof(rounded));
+// Weights of an even position and the next one as a pair of BF16, rounded as they are made: two
+// bytes for four, ascending, overwrite nothing before it is read. Not looked into by callers: gcc
+// 12 takes such a function for one without effect, and drops the call.
+__attribute__((noipa)) float WeighToBf16(float* scores, uint32_t first, uint32_t last, float max) {
+  const F32Tag d;
+  const auto vmax = hn::Set(d, max);
+  SumVectors sums = {hn::Zero(d), hn::Zero(d)};
+  auto* out = reinterpret_cast<std::byte*>(scores);
+  for (uint32_t t = first; t < last; t += kSumLanes) {
+    const auto low = Exp2(d, hn::Sub(hn::LoadU(d, scores + t), vmax));
+    const auto high = Exp2(d, hn::Sub(hn::LoadU(d, scores + t + kLanes), vmax));
+    sums[0] = hn::Add(sums[0], low);
+    sums[1] = hn::Add(sums[1], high);
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(high.raw, low.raw);
+    std::memcpy(out + 2 * size_t{t}, &rounded, sizeof(rounded));
   }
+  return SumOf(sums);
 }
 
-// Weights of an even position and the next one as a pair of BF16.
 struct Bf16Weights {
   static constexpr bool kScaled = false;
-  static void Convert(float* weights, uint32_t begin, uint32_t end, float) {
-    RoundToBf16(weights, begin, end);
+  static float Weigh(float* scores, uint32_t first, uint32_t last, float max, const uint16_t*,
+                     float*) {
+    return WeighToBf16(scores, first, last, max);
+  }
+  static void End(float* weights, uint32_t zero_from, uint32_t first, uint32_t last,
+                  uint32_t zero_until, float) {
+    auto* out = reinterpret_cast<std::byte*>(weights);
+    if (zero_from < first) std::memset(out + 2 * size_t{zero_from}, 0, 2 * (first - zero_from));
+    if (last < zero_until) std::memset(out + 2 * size_t{last}, 0, 2 * (zero_until - last));
   }
 };
 

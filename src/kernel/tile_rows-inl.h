@@ -65,29 +65,6 @@ void Softcap(float* HWY_RESTRICT scores, uint32_t begin, uint32_t end, float cap
   }
 }
 
-// How softmax leaves weights, in place of scores: as they are,
-struct FloatWeights {
-  static constexpr bool kScaled = false;
-  static void Convert(float*, uint32_t, uint32_t, float) {}
-};
-
-// or times the value's scale, as int16 of the largest one's 1/32767.
-struct Int16Weights {
-  static constexpr bool kScaled = true;
-  static HWY_INLINE void Convert(float* HWY_RESTRICT weights, uint32_t begin, uint32_t end,
-                                 float largest) {
-    const F32Tag d;
-    const hn::Rebind<int16_t, F32Tag> d16;
-    const auto inverse = hn::Set(d, largest > 0 ? 32767.0f / largest : 0.0f);
-    auto* out = reinterpret_cast<int16_t*>(weights);
-    // Ascending, two bytes for four: nothing is overwritten before it is read.
-    for (uint32_t t = begin; t < end; t += kLanes) {
-      const auto weight = hn::NearestInt(hn::Mul(hn::LoadU(d, weights + t), inverse));
-      hn::StoreU(hn::DemoteTo(d16, weight), d16, out + t);
-    }
-  }
-};
-
 HWY_INLINE float LargestScore(const float* HWY_RESTRICT scores, uint32_t first, uint32_t last) {
   const F32Tag d;
   SumVectors largest;
@@ -99,6 +76,10 @@ HWY_INLINE float LargestScore(const float* HWY_RESTRICT scores, uint32_t first, 
       largest[i] = hn::Max(largest[i], hn::LoadU(d, scores + t + i * kLanes));
   }
   return Reduce(largest, [](auto a, auto b) { return hn::Max(a, b); });
+}
+
+HWY_INLINE float SumOf(const SumVectors& lanes) {
+  return Reduce(lanes, [](auto a, auto b) { return hn::Add(a, b); });
 }
 
 // Scores -> 2^(s - max), times the values' scales where weights are scaled. Returns the sum before
@@ -127,8 +108,46 @@ HWY_INLINE float Weights(float* HWY_RESTRICT scores, uint32_t first, uint32_t la
     }
   }
   if constexpr (kScaled) *largest = Reduce(most, [](auto a, auto b) { return hn::Max(a, b); });
-  return Reduce(sums, [](auto a, auto b) { return hn::Add(a, b); });
+  return SumOf(sums);
 }
+
+// How softmax leaves weights, in place of scores. Weigh turns a row's scores in [first, last),
+// whole vectors, into weights relative to `max` and returns their sum; End gives them their form
+// and positions beside them in [zero_from, zero_until) the weight 0. As floats,
+struct FloatWeights {
+  static constexpr bool kScaled = false;
+  static HWY_INLINE float Weigh(float* scores, uint32_t first, uint32_t last, float max,
+                                const uint16_t* value_scales, float* largest) {
+    return Weights<false>(scores, first, last, max, value_scales, largest);
+  }
+  static void End(float* weights, uint32_t zero_from, uint32_t first, uint32_t last,
+                  uint32_t zero_until, float) {
+    if (zero_from < first) std::fill(weights + zero_from, weights + first, 0.0f);
+    if (last < zero_until) std::fill(weights + last, weights + zero_until, 0.0f);
+  }
+};
+
+// or times the value's scale, as int16 of the largest one's 1/32767.
+struct Int16Weights {
+  static constexpr bool kScaled = true;
+  static HWY_INLINE float Weigh(float* scores, uint32_t first, uint32_t last, float max,
+                                const uint16_t* value_scales, float* largest) {
+    return Weights<true>(scores, first, last, max, value_scales, largest);
+  }
+  static HWY_INLINE void End(float* HWY_RESTRICT weights, uint32_t zero_from, uint32_t first,
+                             uint32_t last, uint32_t zero_until, float largest) {
+    FloatWeights::End(weights, zero_from, first, last, zero_until, largest);
+    const F32Tag d;
+    const hn::Rebind<int16_t, F32Tag> d16;
+    const auto inverse = hn::Set(d, largest > 0 ? 32767.0f / largest : 0.0f);
+    auto* out = reinterpret_cast<int16_t*>(weights);
+    // Ascending, two bytes for four: nothing is overwritten before it is read.
+    for (uint32_t t = zero_from; t < zero_until; t += kLanes) {
+      const auto weight = hn::NearestInt(hn::Mul(hn::LoadU(d, weights + t), inverse));
+      hn::StoreU(hn::DemoteTo(d16, weight), d16, out + t);
+    }
+  }
+};
 
 // Each pass takes all rows, so that the processor need not wait for the end of one row's reduction.
 template <class Form>
@@ -145,16 +164,13 @@ void Softmax(float* scores, uint32_t rows, const RowRange& range, const uint16_t
   }
   for (uint32_t r = 0; r < rows; r++) {
     float* state = m_l + r * m_l_stride;
-    state[1] = Weights<Form::kScaled>(scores + r * kScoreStride, first, last, state[0],
-                                      value_scales, weight_scales + r);
+    state[1] = Form::Weigh(scores + r * kScoreStride, first, last, state[0], value_scales,
+                           weight_scales + r);
   }
   // To whole vectors: weigh may read one position more than it is asked for.
   const uint32_t zero_from = RoundDown(range.zero_from), zero_until = RoundUp(range.zero_until);
   for (uint32_t r = 0; r < rows; r++) {
-    float* row = scores + r * kScoreStride;
-    if (zero_from < first) std::fill(row + zero_from, row + first, 0.0f);
-    if (last < zero_until) std::fill(row + last, row + zero_until, 0.0f);
-    Form::Convert(row, zero_from, zero_until, weight_scales[r]);
+    Form::End(scores + r * kScoreStride, zero_from, first, last, zero_until, weight_scales[r]);
     if constexpr (Form::kScaled) weight_scales[r] /= 32767.0f;
   }
 }
