@@ -46,7 +46,8 @@ macro(kvlink_own_code_options)
     add_compile_options(-fsanitize=fuzzer-no-link)
   endif()
   if(KVLINK_COVERAGE)
-    add_compile_options(--coverage -fprofile-abs-path)
+    # Atomic, or threads' counts get lost and gcovr meets negative ones.
+    add_compile_options(--coverage -fprofile-abs-path -fprofile-update=prefer-atomic)
     add_link_options(--coverage)
     # The counts are those of one run of the core's tests. Left out are branches for exceptions, and
     # those of KVLINK_CHECK: its other side is our own mistake, which no test can make.
