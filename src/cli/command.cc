@@ -78,14 +78,34 @@ std::string Suggestion(const CLI::App& kvlink, int argc, const char* const* argv
   return "";
 }
 
+// "--port (line 3), --api-keys (line 7)", in the file's order.
+std::string OriginsText(std::vector<ConfigOrigin> origins) {
+  std::ranges::stable_sort(origins, {}, &ConfigOrigin::line);
+  std::string text;
+  for (const ConfigOrigin& origin : origins) {
+    text += (text.empty() ? "--" : ", --") + origin.option + " (line " +
+            std::to_string(origin.line) + ")";
+  }
+  return text;
+}
+
 int RunCommand(const Command& command) {
   const CLI::Option* config = command.app->get_option_no_throw("--config");
   if (config == nullptr) return command.run();
+  std::vector<ConfigOrigin> origins;
   if (config->count() > 0) {
-    const Status status = ApplyConfigFile(config->as<std::string>(), *command.app);
+    const Status status = ApplyConfigFile(config->as<std::string>(), *command.app, &origins);
     if (!status.ok()) return Fail(status);
   }
-  if (command.app->get_option("--print-config")->count() == 0) return command.run();
+  if (command.app->get_option("--print-config")->count() == 0) {
+    const int code = command.run();
+    // The error names an option; where that comes from is the file's to tell.
+    if (code == kExitBadOption && !origins.empty()) {
+      std::fprintf(stderr, "kvlink: from %s: %s\n", config->as<std::string>().c_str(),
+                   OriginsText(origins).c_str());
+    }
+    return code;
+  }
   std::fputs(ConfigText(*command.app).c_str(), stdout);
   return std::fflush(stdout) == 0 ? 0 : kExitFailed;
 }

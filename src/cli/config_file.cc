@@ -24,7 +24,8 @@ bool IsConfigurable(const CLI::Option& option) {
 
 class ConfigApplier {
  public:
-  ConfigApplier(const std::string& path, CLI::App& app) : path_(path), app_(app) {}
+  ConfigApplier(const std::string& path, CLI::App& app, std::vector<ConfigOrigin>* origins)
+      : path_(path), app_(app), origins_(origins) {}
 
   Status Apply(const toml::table& root) {
     // Tables first: what is said for this subcommand alone outranks what is said for all.
@@ -99,6 +100,9 @@ class ConfigApplier {
                  "' must be a string, a number, true, false or an array of these");
     }
     if (option.count() > 0) return Status::Ok();
+    if (origins_ != nullptr) {
+      origins_->push_back({option.get_lnames().front(), node.source().begin.line});
+    }
     std::string shown;
     for (const std::string& value : values) {
       option.add_result(value);
@@ -136,6 +140,7 @@ class ConfigApplier {
 
   const std::string& path_;
   CLI::App& app_;
+  std::vector<ConfigOrigin>* const origins_;
 };
 
 }  // namespace
@@ -148,7 +153,7 @@ std::vector<const CLI::Option*> ConfigurableOptions(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return IsConfigurable(*option); });
 }
 
-Status ApplyConfigFile(const std::string& path, CLI::App& app) {
+Status ApplyConfigFile(const std::string& path, CLI::App& app, std::vector<ConfigOrigin>* origins) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
@@ -162,7 +167,7 @@ Status ApplyConfigFile(const std::string& path, CLI::App& app) {
     return Bad(path + ":" + std::to_string(error.source().begin.line) + ": " +
                std::string(error.description()));
   }
-  return ConfigApplier(path, app).Apply(table);
+  return ConfigApplier(path, app, origins).Apply(table);
 }
 
 }  // namespace kvlink::cli

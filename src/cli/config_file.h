@@ -10,6 +10,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,16 @@
 
 namespace kvlink::cli {
 
-// Requires: `app` (a subcommand) has parsed its command line.
-Status ApplyConfigFile(const std::string& path, CLI::App& app);
+// An option that a file set, and where.
+struct ConfigOrigin {
+  std::string option;  // its long name, without dashes
+  uint32_t line = 0;
+};
+
+// Requires: `app` (a subcommand) has parsed its command line. `origins`, if not null: which options
+// the file set, for errors that only their values together show.
+Status ApplyConfigFile(const std::string& path, CLI::App& app,
+                       std::vector<ConfigOrigin>* origins = nullptr);
 
 // Options of `app` that a file may set, as they are defined; those with a long name, but for the
 // ones about the file itself and --help.

@@ -304,6 +304,15 @@ def test_the_printed_configuration_reads_back_to_itself(tmp_path):
     assert chat.returncode == 0 and '\nsystem = "Be brief.\\u000A"\n' in chat.stdout
 
 
+def test_an_error_that_only_running_shows_names_the_files_line(tmp_path):
+    config = tmp_path / "kvlink.toml"
+    config.write_text('quiet = true\n[serve]\nport = 0\napi-keys = "/no/such.keys"\n')
+    done = kvlink("serve", "--config", config)
+    assert done.returncode == 2
+    assert "--api-keys: no file '/no/such.keys'" in done.stderr
+    assert f"kvlink: from {config}: --quiet (line 1), --port (line 3), --api-keys (line 4)\n" in done.stderr
+
+
 # --- completion ---
 
 
