@@ -31,8 +31,8 @@ Result<Url> ParseUrl(std::string_view text);
 
 // Sends the request to the host of `url` and calls `on_body` with each piece of the body as it
 // comes. Answers the HTTP status. kUnavailable: nobody there, a broken answer;
-// kDeadlineExceeded: not done after `timeout`; kCancelled: `stop` became true (both noticed within a
-// second).
+// kDeadlineExceeded: not done after `timeout`; kCancelled: `stop` became true (both noticed within
+// a second).
 Result<int> SendRequest(const Url& url,
                         const boost::beast::http::request<boost::beast::http::string_body>& request,
                         std::chrono::milliseconds timeout,
