@@ -266,7 +266,7 @@ std::function<int()> AddAction(CLI::App& cache, const char* name, const char* wh
 Command AddCache(CLI::App& kvlink) {
   CLI::App* app =
       kvlink.add_subcommand("cache", "Look into a running server's cache, or change it");
-  app->require_subcommand(1);
+  app->require_subcommand(0, 1);  // so that a word that is none of them is named
   const auto actions = std::make_shared<std::vector<std::pair<CLI::App*, std::function<int()>>>>();
   const auto add = [&](const char* name, const char* what, Action action,
                        void (*add_options)(CLI::App&, CacheFlags&)) {
@@ -284,7 +284,7 @@ Command AddCache(CLI::App& kvlink) {
             for (const auto& [action, run] : *actions) {
               if (action->parsed()) return run();
             }
-            return kExitBadOption;
+            return Fail(Bad("cache: give one of list, pin, unpin, warm, flush and stats"));
           }};
 }
 

@@ -11,10 +11,11 @@ function lookOf(block) {
 
 // {nodes, rows: nodes by row from left to right, columns, trunks: nodes whose children lie in several
 // rows, of: node by block id}. A node is a block, or with `fold` a run of blocks without branches.
-// Its first child stands in its row, each other one begins a new row. What a borrowing request
-// computes for itself has no parents: those blocks stand one behind the other.
+// Its first child stands in its row, each other one begins a new row; small subtrees come first, so
+// that a short branch stands beside where it leaves a long prompt. What a borrowing request computes
+// for itself has no parents: those blocks stand one behind the other.
 function placeBlocks(blocks, fold) {
-  const of = new Map(blocks.map((block) => [block.id, { blocks: [block], kids: [], above: null, row: 0, column: 0, lastRow: 0 }]));
+  const of = new Map(blocks.map((block) => [block.id, { blocks: [block], kids: [], above: null, row: 0, column: 0, lastRow: 0, size: 1 }]));
   const tails = new Map();
   const roots = [];
   for (const block of blocks) {
@@ -26,6 +27,12 @@ function placeBlocks(blocks, fold) {
     }
     node.above = above || null;
     (above ? above.kids : roots).push(node);
+  }
+  const order = roots.slice();  // parents before children
+  for (let i = 0; i < order.length; ++i) for (const kid of order[i].kids) order.push(kid);
+  for (const node of order.reverse()) {
+    for (const kid of node.kids) node.size += kid.size;
+    node.kids.sort((a, b) => a.size - b.size);
   }
   const nodes = [], rows = [], trunks = [];
   let columns = 0;
@@ -298,14 +305,15 @@ async function fetchBlocks() {
 }
 
 async function pollBlocks() {
+  let fetched = null;
   try {
-    const { blocks, total } = await fetchBlocks();
-    showBlocks(blocks, total);
+    fetched = await fetchBlocks();
   } catch (error) {
     byId("tree").hidden = true;
     state.tree = null;
     setText("tree-note", error.status ? error.message : "the server does not answer");
   }
+  if (fetched) showBlocks(fetched.blocks, fetched.total);
 }
 
 // While it is in sight, every five seconds, or as rarely as a large cache needs: fetching and
@@ -315,7 +323,7 @@ async function pollBlocksForever() {
   for (;;) {
     const place = byId("tree-section").getBoundingClientRect();
     const inSight = place.top < innerHeight + 400 && place.bottom > -400;
-    if (performance.now() >= due && inSight && !state.paused && !document.hidden) {
+    if (performance.now() >= due && (inSight || !state.blocks) && !state.paused && !document.hidden) {
       const start = performance.now();
       await pollBlocks();
       due = performance.now() + Math.max(5000, 10 * (performance.now() - start));
