@@ -58,7 +58,7 @@ TEST_F(ModelFileTest, ANamedFileThatIsMissingIsAnErrorEvenWithADefault) {
 TEST_F(ModelFileTest, WithoutAnyTheErrorSaysWhatToDo) {
   const Status status = FindModelFile("", nullptr, folder_).status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(status.message(), HasSubstr("run scripts/setup.sh"));
+  EXPECT_THAT(status.message(), HasSubstr("scripts/setup.sh fetches"));
 }
 
 }  // namespace
