@@ -121,7 +121,7 @@ function drawEdge(pen, node, colours) {
   pen.lineWidth = Math.min(4, 0.6 + Math.log2(1 + node.blocks[0].uses) / 2);  // shared by more: thicker
   const left = boxLeft(node.above) + kBoxWidth;
   pen.beginPath();
-  pen.moveTo(node.above.row === node.row ? left : left + (kColumn - kBoxWidth) / 2, middle(node.row));
+  pen.moveTo(node.above.row === node.row ? left - 3 : left + (kColumn - kBoxWidth) / 2, middle(node.row));
   pen.lineTo(boxLeft(node), middle(node.row));
   pen.stroke();
 }
@@ -131,7 +131,7 @@ function drawTrunk(pen, node, colours) {
   pen.lineWidth = 1;
   const x = boxLeft(node) + kBoxWidth + (kColumn - kBoxWidth) / 2;
   pen.beginPath();
-  pen.moveTo(boxLeft(node) + kBoxWidth, middle(node.row));
+  pen.moveTo(boxLeft(node) + kBoxWidth - 3, middle(node.row));
   pen.lineTo(x, middle(node.row));
   pen.lineTo(x, middle(node.lastRow));
   pen.stroke();
