@@ -95,8 +95,11 @@ def test_every_key_of_the_configuration_is_an_option(tree, tmp_path):
     active = re.sub(r"^#([a-z-]+ = )", r"\1", shipped, flags=re.M)
     keys = re.findall(r"^([a-z-]+) = ", active, re.M)
     assert len(keys) > 10 and re.findall(r"^([a-z-]+) = ", shipped, re.M) == []
-    # Files that exist, and a model that does not.
+    options = set(re.findall(r"--([a-z][a-z-]*)", run(tree / "usr/bin/kvlink", "serve", "--help")))
+    assert set(keys) <= options
+    # Files that exist, no certificate, and a model that does not exist.
     (tmp_path / "keys").touch()
+    active = re.sub(r"^tls-.*\n", "", active, flags=re.M)
     active = active.replace("/etc/kvlink/keys", str(tmp_path / "keys")).replace("/srv/kvlink/", "/no/such/")
     config = tmp_path / "kvlink.toml"
     config.write_text(active)
