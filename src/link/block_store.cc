@@ -76,7 +76,8 @@ void BlockStore::Evict(BlockId id) {
   if (EvictNotes(id)) return;
   if (index_.IsFull(id)) {
     if (!evicted_) {
-      evicted_.emplace(total_pages_ * 2);
+      // What tiers should have had is regretted at several times the RAM, where they are of use.
+      evicted_.emplace(total_pages_ * (tiers_ != nullptr ? 16 : 2));
       evicted_lately_.emplace(total_pages_ / 2);
     }
     evicted_->Add(index_.KeyOf(id));
