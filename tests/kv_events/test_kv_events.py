@@ -24,11 +24,13 @@ class BlockStored(Event):
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
+    locality: str | None = None
 
 
 class BlockRemoved(Event):
     block_hashes: list[bytes | int]
     medium: str | None
+    locality: str | None = None
 
 
 class AllBlocksCleared(Event):
@@ -134,6 +136,45 @@ def test_what_is_evicted_is_told_and_what_is_told_hits(server):
         expected = find(tokens)
         cached = server.complete(tokens)["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert expected <= cached < expected + BLOCK
+
+
+def test_blocks_that_leave_ram_for_the_disk_are_told_to_be_there(tmp_path):
+    """RAM takes about ten blocks: what it loses, the disk has, is told so, and is a hit."""
+    server = Server(tmp_path, "--kv-memory", "8M", "--cold-dir", str(tmp_path / "cold"), "--cold-size", "64M",
+                    "--tier-writes", "all")
+    try:
+        prompts = [prompt(200 + i, 5 * BLOCK + 1) for i in range(4)]
+        for tokens in prompts:
+            server.complete(tokens)
+
+        def places(batches):
+            at = {}
+            for event in events_of(batches):
+                if isinstance(event, AllBlocksCleared):
+                    at.clear()
+                    continue
+                where = (event.medium, event.locality)
+                for index, block in enumerate(event.block_hashes):
+                    if isinstance(event, BlockStored):
+                        at.setdefault(where, {})[block] = event.token_ids[index * BLOCK : (index + 1) * BLOCK]
+                    else:
+                        del at[where][block]
+            return at
+
+        def all_on_disk(batches):
+            told = places(batches).get(("STORAGE", "LOCAL"), {}).values()
+            return all(tokens[i * BLOCK : (i + 1) * BLOCK] in told for tokens in prompts for i in range(5))
+
+        at = places(replay_until(server, all_on_disk))
+        assert set(at) == {("CPU", None), ("STORAGE", "LOCAL")}
+        assert len(at["CPU", None]) < 20
+        # The same names in both places.
+        assert all(at["STORAGE", "LOCAL"].get(block) == tokens for block, tokens in at["CPU", None].items())
+        gone = next(tokens for tokens in prompts if tokens[:BLOCK] not in at["CPU", None].values())
+        answer = server.complete(gone)
+        assert answer["kvlink"]["tier"] == "cold" and answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 5 * BLOCK
+    finally:
+        assert server.stop() == 0
 
 
 def test_a_subscriber_hears_what_happens_in_order(server):

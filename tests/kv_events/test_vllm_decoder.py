@@ -33,21 +33,25 @@ def vllm_events(batches):
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="python3 bench/compare makes the environment with vLLM")
 def test_vllm_reads_what_kvlink_publishes(tmp_path):
-    server = Server(tmp_path, "--kv-memory", "24M", "--no-cold")
+    server = Server(tmp_path, "--kv-memory", "24M", "--cold-dir", str(tmp_path / "cold"), "--cold-size", "64M",
+                    "--tier-writes", "all")
     try:
         prompts = [[1000 + (seed * 7919 + i * 31) % 20000 for i in range(10 * 32 + 1)] for seed in range(6)]
         for tokens in prompts:
             server.complete(tokens)
         server.complete(prompts[-1][:65], cache_salt="salt")
-        batches = replay_until(server, lambda batches: len(batches) >= 8)
+        batches = replay_until(server, lambda batches: len(batches) >= 8 and any(b"STORAGE" in b for _, b in batches))
     finally:
         server.stop()
     events = vllm_events(batches)
     assert events[0][0] == "AllBlocksCleared"
     kinds = {name for name, _ in events}
     assert kinds == {"AllBlocksCleared", "BlockStored", "BlockRemoved"}
+    assert {event.get("locality") for _, event in events if event.get("medium") == "STORAGE"} == {"LOCAL"}
     blocks = {}
     for name, event in events:
+        if event.get("medium") == "STORAGE":
+            continue
         if name == "BlockStored":
             parent = event["parent_block_hash"]
             assert parent is None or parent in blocks
