@@ -69,7 +69,7 @@ class PrefixIndex {
   bool HasChildren(BlockId id) const;
   bool IsFull(BlockId id) const { return entries_[id].num_tokens == tokens_per_block_; }
   std::span<const TokenId> TokensOf(BlockId id) const;
-  BlockId ParentOf(BlockId id) const;       // kNoBlock at the root
+  BlockId ParentOf(BlockId id) const;  // kNoBlock at the root
   // The root's extras of a block that hangs off it directly; else empty. Requires: Contains(id).
   std::string_view ExtrasOf(BlockId id) const;
   const BlockKey& KeyOf(BlockId id) const;  // Requires: IsFull(id)
