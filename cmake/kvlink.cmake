@@ -114,7 +114,7 @@ function(kvlink_test name)
   endif()
   add_executable(${name} ${TEST_SOURCES})
   # What is tested lies in libraries; the tests themselves are built for the time that building takes.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:Debug>:-O0>)
   list(REMOVE_ITEM TEST_DEPS public)
   list(TRANSFORM TEST_DEPS PREPEND kvlink_)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
