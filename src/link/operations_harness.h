@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "link/cache_harness.h"
+#include "link/committed_prompts.h"
 
 namespace kvlink::link {
 
@@ -88,7 +87,7 @@ class OperationsHarness {
     const Plan plan = harness_.cache->Lookup(request);
     const uint32_t found = plan.exact_tokens + plan.partial_tokens;
     const bool may_find = request.reuse && setting_.sharing == Sharing::kExact;
-    const uint32_t longest = may_find ? LongestCommitted(prompt, ns) : 0;
+    const uint32_t longest = may_find ? committed_.LongestCommon(prompt, ns) : 0;
     ASSERT_LE(found, longest) << "rows that nobody committed";
     if (before.evicted_blocks == 0) {
       ASSERT_EQ(found, longest) << "resident rows were missed";
@@ -127,7 +126,7 @@ class OperationsHarness {
       }
     }
     if (live.store && setting_.sharing == Sharing::kExact && branch.ready() > 0) {
-      committed_[Key(branch.ns())].insert(FirstOf(branch.tokens(), branch.ready()));
+      committed_.Add(FirstOf(branch.tokens(), branch.ready()), branch.ns());
     }
     Check(live);
   }
@@ -185,33 +184,8 @@ class OperationsHarness {
   Namespace RandomNamespace() {
     return {.tenant = random_.OneIn(4) ? "b" : "a", .salt = random_.OneIn(6) ? "s" : ""};
   }
-  // Three different tokens, and mostly something that was there before: prefixes collide all the
-  // time.
   Tokens RandomPrompt(const Namespace& ns) {
-    Tokens prompt;
-    const auto& known = committed_[Key(ns)];
-    if (!known.empty() && !random_.OneIn(5)) {
-      prompt = *std::next(known.begin(), static_cast<ptrdiff_t>(random_.Below(known.size())));
-      if (!random_.OneIn(3)) prompt.resize(1 + random_.Below(prompt.size()));
-    }
-    const uint64_t more = random_.Below(3 * setting_.tokens_per_block);
-    for (uint64_t i = 0; i < more || prompt.empty(); ++i) {
-      prompt.push_back(static_cast<TokenId>(random_.Below(3)));
-    }
-    const uint64_t most = setting_.tokens_per_block * std::min<uint64_t>(setting_.pages / 2, 8);
-    if (prompt.size() > most) prompt.resize(most);
-    return prompt;
-  }
-  static std::string Key(const Namespace& ns) { return ns.tenant + "/" + ns.salt; }
-
-  uint32_t LongestCommitted(const Tokens& tokens, const Namespace& ns) {
-    size_t longest = 0;
-    for (const Tokens& other : committed_[Key(ns)]) {
-      const auto end =
-          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
-      longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
-    }
-    return static_cast<uint32_t>(longest);
+    return committed_.RandomPrompt(ns, setting_.tokens_per_block, setting_.pages, random_);
   }
 
   void Pin() {
@@ -253,7 +227,7 @@ class OperationsHarness {
   CacheHarness harness_;
   const Choices random_;
   std::vector<LiveBranch> live_;
-  std::map<std::string, std::set<Tokens>> committed_;
+  CommittedPrompts committed_;
   uint64_t peak_ = 0, quota_evictions_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "link/committed_prompts.h"
 #include "link/tier_harness.h"
 
 namespace kvlink::link {
@@ -63,34 +64,12 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     for (const auto& faults : harness_.faults) faults->hangs = false;
   }
 
-  static std::string Key(const Namespace& ns) { return ns.tenant + "/" + ns.salt; }
   Namespace RandomNamespace() {
     const char* const tenants[] = {"a", "a", "b", "c"};
     return {.tenant = tenants[random_.Below(4)], .salt = random_.OneIn(6) ? "s" : ""};
   }
   Tokens RandomPrompt(const Namespace& ns) {
-    Tokens prompt;
-    const auto& known = committed_[Key(ns)];
-    if (!known.empty() && !random_.OneIn(5)) {
-      prompt = *std::next(known.begin(), static_cast<ptrdiff_t>(random_.Below(known.size())));
-      if (!random_.OneIn(3)) prompt.resize(1 + random_.Below(prompt.size()));
-    }
-    const uint64_t more = random_.Below(3 * setting_.tokens_per_block);
-    for (uint64_t i = 0; i < more || prompt.empty(); ++i) {
-      prompt.push_back(static_cast<TokenId>(random_.Below(3)));
-    }
-    const uint64_t most = setting_.tokens_per_block * std::min<uint64_t>(setting_.pages / 2, 8);
-    if (prompt.size() > most) prompt.resize(most);
-    return prompt;
-  }
-  uint32_t LongestCommitted(const Tokens& tokens, const Namespace& ns) {
-    size_t longest = 0;
-    for (const Tokens& other : committed_[Key(ns)]) {
-      const auto end =
-          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
-      longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
-    }
-    return static_cast<uint32_t>(longest);
+    return committed_.RandomPrompt(ns, setting_.tokens_per_block, setting_.pages, random_);
   }
 
   void StartWaiting() {
@@ -103,7 +82,8 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
       ASSERT_EQ(plan.loadable_tokens, 0u);
     }
     if (!setting_.asks_peer) {
-      ASSERT_LE(plan.loadable_tokens, LongestCommitted(prompt, ns)) << "a block that nobody stored";
+      ASSERT_LE(plan.loadable_tokens, committed_.LongestCommon(prompt, ns))
+          << "a block that nobody stored";
     }
     if (plan.loadable_tokens == 0 || plan.in_flight) return;
     auto load = harness_.cache->StartLoad(request, plan);
@@ -119,7 +99,8 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
       ASSERT_EQ(end == 0 ? rows.position : end, rows.position);
       end = rows.position + rows.num_rows;
     }
-    ASSERT_LE(end, LongestCommitted(waiting.prompt, waiting.ns)) << "rows that nobody committed";
+    ASSERT_LE(end, committed_.LongestCommon(waiting.prompt, waiting.ns))
+        << "rows that nobody committed";
     if (!over) return;
     if (end > 0) {
       ASSERT_GE(harness_.Lookup(waiting.prompt, waiting.ns).diverged_at,
@@ -135,7 +116,7 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     request.store = !random_.OneIn(6);
     const Plan plan = harness_.cache->Lookup(request);
     const uint32_t found = plan.exact_tokens + plan.partial_tokens;
-    ASSERT_LE(found, LongestCommitted(prompt, ns)) << "rows that nobody committed";
+    ASSERT_LE(found, committed_.LongestCommon(prompt, ns)) << "rows that nobody committed";
     auto sequence = harness_.cache->Begin(request, plan);
     if (!sequence.ok()) {
       ASSERT_EQ(sequence.status().code(), StatusCode::kResourceExhausted);
@@ -159,7 +140,7 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
       }
     }
     if (live.store && branch.ready() > 0) {
-      committed_[Key(branch.ns())].insert(FirstOf(branch.tokens(), branch.ready()));
+      committed_.Add(FirstOf(branch.tokens(), branch.ready()), branch.ns());
     }
     ASSERT_EQ(branch.WrongRows(), 0u);
   }
@@ -279,7 +260,7 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
   base::Random random_;
   std::vector<Live> live_;
   std::vector<Waiting> waiting_;
-  std::map<std::string, std::set<Tokens>> committed_;
+  CommittedPrompts committed_;
 };
 
 TEST_P(TiersRandomTest, WhateverTiersDoReadyRowsAreRightAndPagesComeBack) {
