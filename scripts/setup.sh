@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
-#   scripts/setup.sh --tools    also install what the presets coverage and fuzz and clang-tidy need
+#   scripts/setup.sh --tools    also install what the preset fuzz and clang-tidy need
 #   scripts/setup.sh --heavy    also install Chromium and lintian, for the heavy tests of dashboard and packages
 #   scripts/setup.sh --gemma    also fetch Gemma 3 270M (240 MB, Gemma Terms of Use), for the heavy tests
 set -euo pipefail
@@ -28,7 +28,7 @@ packages=(
   # shells that complete, and what checks manual pages, for tests/e2e/test_terminal.py
   zsh fish mandoc
 )
-tool_packages=(clang-16 libclang-rt-16-dev llvm-16 clang-tidy-14 gcovr)
+tool_packages=(clang-16 libclang-rt-16-dev llvm-16 clang-tidy-14)
 heavy_packages=(chromium lintian)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
