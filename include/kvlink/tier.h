@@ -57,6 +57,9 @@ class Load {
   // Takes over what has come: findable from then on. True: nothing more will come; look the prompt
   // up again. Never blocks; cheap when nothing came. Call it every step.
   virtual bool Poll() = 0;
+  // It is over because pages were missing, which was seen only after its peer had been asked: start
+  // another one when some came free.
+  virtual bool lacked_room() const = 0;
   // What was taken over, ascending; neighbours of one tier are one entry.
   virtual std::span<const LoadedRows> loaded() const = 0;
 };

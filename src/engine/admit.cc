@@ -74,6 +74,10 @@ bool AnyLoad(const Core& core) {
 void PollLoads(Core& core) {
   for (const std::unique_ptr<Request>& request : core.waiting) {
     if (!request->is_loading() || !request->load->Poll()) continue;
+    if (request->load->lacked_room()) {
+      request->may_load = true;
+      request->load_refused_epoch = core.epoch;
+    }
     request->load_ended = true;
     const std::span<const LoadedRows> loaded = request->load->loaded();
     request->loaded_rows.assign(loaded.begin(), loaded.end());
@@ -109,7 +113,7 @@ void Prefetch(Core& core) {
   for (const std::unique_ptr<Request>& request : core.waiting) {
     if (request->ending || request->wait) continue;
     if (++seen > kPrefetch) return;
-    if (request->load || !request->may_load) continue;
+    if (request->is_loading() || !request->may_load) continue;
     if (request->plan_epoch == 0) LookUp(core, *request);
     if (request->plan.in_flight) continue;
     // The room that comes free is for this one, not for what younger ones load.

@@ -108,7 +108,10 @@ LoadingPrefix::~LoadingPrefix() {
 bool LoadingPrefix::Poll() {
   if (stage_ == Stage::kAsking) {
     if (!answered_->load(std::memory_order_acquire) && RealNow() < deadline_) return false;
-    if (!BeginLoading().ok()) stage_ = Stage::kOver;
+    const Status begun = BeginLoading();
+    if (!begun.ok()) stage_ = Stage::kOver;
+    lacked_room_ = begun.code() == StatusCode::kResourceExhausted ||
+                   begun.code() == StatusCode::kQuotaExhausted;
   }
   if (stage_ != Stage::kLoading) return true;
   const bool done = ticket_->Done();

@@ -39,6 +39,7 @@ class LoadingPrefix final : public Load {
 
   uint64_t id() const override { return sequence_ ? sequence_->id() : 0; }
   bool Poll() override;
+  bool lacked_room() const override { return lacked_room_; }
   std::span<const LoadedRows> loaded() const override { return loaded_; }
 
  private:
@@ -62,7 +63,7 @@ class LoadingPrefix final : public Load {
   // In real time, as tiers count it: until when something must come, and all of it.
   base::TimePoint deadline_, limit_;
   std::chrono::steady_clock::duration patience_{0};
-  bool is_late_ = false;
+  bool is_late_ = false, lacked_room_ = false;
   std::unique_ptr<LinkedSequence> sequence_;  // from loading on
   Loadable loadable_;
   std::shared_ptr<tier::LoadTicket> ticket_;

@@ -367,6 +367,31 @@ TEST_F(TiersTest, ATierThatOnlyItsPeerKnowsIsAskedFirst) {
   EXPECT_EQ(harness_.cache->Stats().failed_loads, 0u) << "an absent block is no failure";
 }
 
+TEST_F(TiersTest, ALoadThatLacksRoomAfterAskingSaysSoAndCanBeStartedAgain) {
+  TierHarness small(kBlock, 12);
+  small.faults[0]->asks_peer = true;
+  small.Create();
+  small.Serve(prompt_);
+  small.MoveAllDown();
+  const Tokens longer = prompt_ + RandomTokens(2, 2 * kBlock);  // the peer is asked for the rest
+  const LookupRequest request = small.RequestOf(longer);
+  {
+    const auto other = small.TryBegin(small.RequestOf(RandomTokens(3, 8 * kBlock)));
+    ASSERT_TRUE(other.ok());
+    auto load = small.cache->StartLoad(request, small.cache->Lookup(request));
+    ASSERT_TRUE(load.ok()) << load.status().ToString();
+    TierHarness::Finish(**load);
+    EXPECT_TRUE((*load)->lacked_room());
+    EXPECT_TRUE((*load)->loaded().empty());
+  }
+  auto again = small.cache->StartLoad(request, small.cache->Lookup(request));
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  TierHarness::Finish(**again);
+  EXPECT_FALSE((*again)->lacked_room());
+  ASSERT_EQ((*again)->loaded().size(), 1u);
+  EXPECT_EQ((*again)->loaded()[0].num_rows, 64u);
+}
+
 TEST_F(TiersTest, APeerThatDoesNotAnswerIsWaitedForBriefly) {
   faults_.asks_peer = true;
   harness_.options.similar_model.prefill_us_per_row = 100;

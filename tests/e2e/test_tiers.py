@@ -97,6 +97,22 @@ def test_an_answer_tells_the_tier_and_counters_add_up(tmp_path):
     assert server.stop() == 0
 
 
+# RAM holds one prompt at a time, and what Redis has is known only when it was asked.
+def test_requests_that_wait_for_room_load_from_redis(tmp_path, redis):
+    server = TierServer(tmp_path, "--no-cold", "--remote", redis.url, "--tier-writes", "all")
+    prompts = facts(3, words=560, salt="room ")
+    first = ask_all(server, prompts, clients=1)
+    server.wait_until_written("remote", blocks_of(first))
+
+    def most_are_loaded():
+        again = ask_all(server, prompts, clients=3)
+        assert [text_of(answer) for answer in again] == [text_of(answer) for answer in first]
+        return sum(answer["kvlink"]["tier_tokens"].get("remote", 0) >= 10 * ROWS for answer in again) >= 2
+
+    server.wait_for(most_are_loaded)
+    assert server.stop() == 0
+
+
 # Acceptance 22. No shared seed, nothing kept in the process: the index comes back from the disk.
 def test_after_kill_9_and_a_restart_the_same_is_found(tmp_path):
     server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", kv_memory="256M")
