@@ -13,8 +13,17 @@ namespace {
 
 // Loops over lanes are what compilers turn into vectors without being allowed to reorder sums.
 constexpr size_t kLanes = 16, kBlock = 256;
-constexpr uint32_t kMagnitude = 0x7fffffff, kInfinite = 0x7f800000;
+constexpr int32_t kMagnitude = 0x7fffffff, kInfinite = 0x7f800000;
 constexpr float kLeast = -87.0f;  // exp of it is a normal number still
+
+// Whole numbers in the order of the values, -0 before 0: their maximum becomes vectors, too.
+inline int32_t OrderOf(float value) {
+  const int32_t bits = std::bit_cast<int32_t>(value);
+  return bits < 0 ? ~(bits & kMagnitude) : bits;
+}
+float ValueAt(int32_t order) {
+  return std::bit_cast<float>(order < 0 ? ~order | ~kMagnitude : order);
+}
 
 struct Range {
   float largest = 0;
@@ -22,21 +31,12 @@ struct Range {
 };
 
 Range RangeOf(std::span<const float> values) {
-  std::array<float, kLanes> largest;
-  std::array<uint32_t, kLanes> magnitude;
-  largest.fill(-std::numeric_limits<float>::infinity());
-  magnitude.fill(0);
-  const auto add = [&](size_t lane, float value) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value) & kMagnitude;
-    largest[lane] = value > largest[lane] ? value : largest[lane];
-    magnitude[lane] = bits > magnitude[lane] ? bits : magnitude[lane];
-  };
-  size_t first = 0;
-  for (; first + kLanes <= values.size(); first += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) add(lane, values[first + lane]);
+  int32_t largest = std::numeric_limits<int32_t>::min(), magnitude = 0;
+  for (const float value : values) {
+    largest = std::max(largest, OrderOf(value));
+    magnitude = std::max(magnitude, std::bit_cast<int32_t>(value) & kMagnitude);
   }
-  for (size_t lane = 0; first + lane < values.size(); ++lane) add(lane, values[first + lane]);
-  return {std::ranges::max(largest), std::ranges::max(magnitude) < kInfinite};
+  return {ValueAt(largest), magnitude < kInfinite};
 }
 
 // exp(x) of kLeast <= x <= 0.
@@ -44,21 +44,30 @@ inline float ExpOf(float x) {
   constexpr float kLog2E = 1.44269504f;
   // 1.5 * 2^23: what is added to it is rounded to a whole number, which stands in the last bits.
   constexpr float kRound = 12582912.0f;
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * high is exact
-  const float shifted = x * kLog2E + kRound;
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  const float shifted = std::fma(x, kLog2E, kRound);
   const float n = shifted - kRound;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  const float r = std::fma(n, -kLn2Low, std::fma(n, -kLn2High, x));
+  float p = 1.0f / 720;
+  p = std::fma(p, r, 1.0f / 120);
+  p = std::fma(p, r, 1.0f / 24);
+  p = std::fma(p, r, 1.0f / 6);
+  p = std::fma(p, r, 0.5f);
+  p = std::fma(p, r, 1.0f);
+  p = std::fma(p, r, 1.0f);
   const uint32_t exponent =
       std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound) + 127;
   return p * std::bit_cast<float>(exponent << 23);
+}
+
+// In pairs, halves of the block at a time.
+double SumOf(std::array<float, kBlock>& terms) {
+  for (size_t half = kBlock / 2; half >= kLanes; half /= 2) {
+    for (size_t i = 0; i < half; ++i) terms[i] += terms[half + i];
+  }
+  double sum = 0;
+  for (size_t i = 0; i < kLanes; ++i) sum += terms[i];
+  return sum;
 }
 
 struct Sums {
@@ -78,22 +87,20 @@ Sums SumsOf(std::span<const float> values, float largest) {
     }
     for (size_t i = 0; i < count; ++i) terms[i] = ExpOf(below[i]);
     for (size_t i = count; i < kBlock; ++i) terms[i] = below[i] = 0;
-    std::array<float, kLanes> exp{}, weighted{};
-    for (size_t i = 0; i < kBlock; i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        exp[lane] += terms[i + lane];
-        weighted[lane] += terms[i + lane] * below[i + lane];
-      }
-    }
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      sums.exp += exp[lane];
-      sums.weighted += weighted[lane];
-    }
+    for (size_t i = 0; i < kBlock; ++i) below[i] *= terms[i];
+    sums.exp += SumOf(terms);
+    sums.weighted += SumOf(below);
   }
   return sums;
 }
 
 }  // namespace
+
+float LargestOf(std::span<const float> values) {
+  int32_t largest = OrderOf(-std::numeric_limits<float>::infinity());
+  for (const float value : values) largest = std::max(largest, OrderOf(value));
+  return ValueAt(largest);
+}
 
 ExpSums SumExponentials(std::span<const float> values) {
   if (values.empty()) return {};

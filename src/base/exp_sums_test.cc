@@ -92,5 +92,19 @@ TEST(SumExponentials, OfEqualValuesIsTheLogarithmOfTheirNumber) {
   EXPECT_EQ(SumExponentials({}).log_sum, 0);
 }
 
+TEST(LargestOf, IsTheLargestOfBothSigns) {
+  EXPECT_EQ(LargestOf({}), -std::numeric_limits<float>::infinity());
+  Random random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> values(1 + random.Below(40));
+    const double level = 3 * (random.Unit() - 0.5);
+    for (float& value : values) value = static_cast<float>(random.Unit() - 0.5 + level);
+    ASSERT_EQ(LargestOf(values), std::ranges::max(values));
+  }
+  EXPECT_EQ(LargestOf(std::vector<float>{-2, -0.0f, -1}), 0);
+  EXPECT_EQ(LargestOf(std::vector<float>{-std::numeric_limits<float>::infinity()}),
+            -std::numeric_limits<float>::infinity());
+}
+
 }  // namespace
 }  // namespace kvlink::base

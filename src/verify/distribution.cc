@@ -11,6 +11,9 @@
 namespace kvlink::verify {
 namespace {
 
+// Most blocks of a vocabulary have none of the likeliest, which their maximum tells at once.
+constexpr size_t kBlock = 256;
+
 double Probability(const TopLogits& logits, const TopLogits::Entry& entry) {
   return std::exp(entry.logit - logits.log_sum);
 }
@@ -37,14 +40,18 @@ TopLogits TopOf(std::span<const float> logits, uint32_t count, bool* finite) {
   };
   std::vector<TopLogits::Entry>& heap = top.entries;
   heap.reserve(std::min<size_t>(count, logits.size()) + 1);
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const bool is_full = heap.size() == count;
-    if (is_full && logits[i] <= heap.front().logit) continue;
-    heap.push_back({static_cast<TokenId>(i), logits[i]});
-    std::ranges::push_heap(heap, is_better);
-    if (!is_full) continue;
-    std::ranges::pop_heap(heap, is_better);
-    heap.pop_back();
+  for (size_t first = 0; first < logits.size(); first += kBlock) {
+    const auto block = logits.subspan(first, std::min(kBlock, logits.size() - first));
+    if (heap.size() == count && base::LargestOf(block) <= heap.front().logit) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const bool is_full = heap.size() == count;
+      if (is_full && block[i] <= heap.front().logit) continue;
+      heap.push_back({static_cast<TokenId>(first + i), block[i]});
+      std::ranges::push_heap(heap, is_better);
+      if (!is_full) continue;
+      std::ranges::pop_heap(heap, is_better);
+      heap.pop_back();
+    }
   }
   std::ranges::sort_heap(heap, is_better);
   return top;

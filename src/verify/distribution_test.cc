@@ -90,7 +90,7 @@ TEST(TopOf, ListsWhatSortingAllOfThemPutsFirst) {
   base::Random random(3);
   for (int round = 0; round < 200; ++round) {
     // Few different values, so that there are ties at the end of the list, too.
-    std::vector<float> logits(1 + random.Below(300));
+    std::vector<float> logits(1 + random.Below(1200));
     for (float& logit : logits) logit = static_cast<float>(random.Below(40));
     std::vector<TokenId> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
