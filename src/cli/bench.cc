@@ -39,7 +39,7 @@ using nlohmann::ordered_json;
 constexpr size_t kComparedAnswers = 30;  // of mode similar, with their exact runs
 
 struct BenchFlags {
-  std::string model, workload, json, kv_memory, kv_type = "auto", url, model_name, api_key,
+  std::string model, workload, json, kv_memory, kv_type = "auto", url, model_name, api_key, tls_ca,
                                                 synthetic;
   std::string endpoint = "chat", similar = "on", similar_mode, calibration;
   std::vector<std::string> shapes;
@@ -101,6 +101,7 @@ void AddOptions(CLI::App& app, BenchFlags& flags) {
       ->type_name("URL");
   app.add_option("--model-name", flags.model_name, "With --url: default is the server's first");
   app.add_option("--api-key", flags.api_key, "With --url: sent as a bearer token");
+  app.add_option("--tls-ca", flags.tls_ca, kTlsCaHelp)->type_name("FILE");
   app.add_option("--endpoint", flags.endpoint, "With --url: chat, or completions")
       ->check(CLI::IsMember({"chat", "completions"}))
       ->capture_default_str();
@@ -193,9 +194,9 @@ int Finish(const BenchFlags& flags, const std::string& model, const ordered_json
 int RunUrl(const BenchFlags& flags, const Workload& workload) {
   const auto url = ParseUrl(flags.url);
   if (!url.ok()) return Fail(url.status());
-  auto target =
-      HttpTarget::Create({*url, flags.model_name, flags.api_key, flags.ignore_eos, flags.timeout_s,
-                          flags.endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions});
+  auto target = HttpTarget::Create(
+      {*url, flags.model_name, flags.api_key, flags.ignore_eos, flags.timeout_s,
+       flags.endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions, flags.tls_ca});
   if (!target.ok()) return Fail(target.status());
   const WorkloadRun run = RunWithProgress(flags, workload, "url", **target);
   PrintErrors("url", run);

@@ -19,6 +19,9 @@
 
 namespace kvlink::cli {
 
+inline constexpr const char* kTlsCaHelp =
+    "With --url https://: PEM file of the authorities to trust; default: the system's";
+
 struct Url {
   std::string host;
   uint16_t port = 80;

@@ -31,6 +31,7 @@ struct HttpTargetOptions {
   bool ignore_eos = false;
   double timeout_s = 600;
   Endpoint endpoint = Endpoint::kChat;
+  std::string tls_ca;  // PEM file of the authorities to trust; empty: the system's
 };
 
 class HttpTarget : public BenchTarget {
