@@ -109,7 +109,7 @@ class Redis:
             time.sleep(0.05)
 
     def command(self, *words):
-        """One command; the reply's first line, or the items of a list of strings."""
+        """One command; the reply's line, a string, or the items of a list of strings."""
         packed = b"*%d\r\n" % len(words) + b"".join(
             b"$%d\r\n%s\r\n" % (len(word), word) for word in (w.encode() if isinstance(w, str) else w for w in words))
         try:
@@ -117,6 +117,8 @@ class Redis:
                 connection.sendall(packed)
                 stream = connection.makefile("rb")
                 line = stream.readline().rstrip(b"\r\n")
+                if line.startswith(b"$") and line != b"$-1":
+                    return stream.read(int(line[1:]))
                 if not line.startswith(b"*"):
                     return line
                 items = []
