@@ -264,29 +264,36 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
       if (!parser_) {
         NoteNotIdle();
         parser_.emplace();
-        parser_->eager(true);
-        parser_->header_limit(static_cast<uint32_t>(shared_.limits.max_header_bytes));
+        // Its own limit is for the first line and for the fields, each, and for both when they come
+        // in pieces: what comes is measured below, a part of the message at a time.
+        parser_->eager(false);
+        parser_->header_limit(static_cast<uint32_t>(shared_.limits.max_header_bytes + 1));
         parser_->body_limit(shared_.limits.max_body_bytes);
         // The time for a whole request starts with its first byte.
         ArmReadTimer(shared_.limits.request_timeout);
         expect_answered_ = false;
+        frame_bytes_ = 0;
       }
       // Beast 1.81 asserts that a last chunk which goes on has so many bytes.
       const bool in_chunks = parser_->is_header_done() && parser_->chunked();
       if (in_chunks && buffer_.size() < kLastChunkBytes) return;
       error_code ec;
+      const size_t body_bytes = parser_->get().body().size();
       const size_t used = parser_->put(buffer_.data(), ec);
       buffer_.consume(used);
-      if (ec == http::error::need_more) {
-        if (buffer_.size() > shared_.limits.max_header_bytes) ec = http::error::header_limit;
+      if (parser_->get().body().size() == body_bytes) frame_bytes_ += used;
+      const size_t unfinished = ec == http::error::need_more ? buffer_.size() : 0;
+      if ((!ec || unfinished > 0) && frame_bytes_ + unfinished > shared_.limits.max_header_bytes) {
+        ec = http::error::header_limit;
       }
+      if (parser_->is_header_done()) frame_bytes_ = 0;
       if (ec && ec != http::error::need_more) return RefuseRequest(ec);
       if (!CountIncoming(parser_->get().body().size())) {
         return Refuse(503, "the bodies of requests that are on their way hold more than " +
                                std::to_string(shared_.limits.max_incoming_bytes) + " bytes");
       }
       if (parser_->is_done()) return Dispatch();
-      if (parser_->is_header_done()) AnswerExpect();
+      if (parser_->is_header_done() && buffer_.size() == 0) AnswerExpect();
       if (ec == http::error::need_more || used == 0) return;
     }
   }
@@ -522,6 +529,7 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   std::array<char, kReadBytes> incoming_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  size_t frame_bytes_ = 0;  // of its header; then of a chunk's first line, or the last chunk's all
   bool reading_ = false, expect_answered_ = false;
 
   bool busy_ = false;      // a request is being answered
