@@ -17,10 +17,13 @@ import json
 import os
 import pathlib
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 os.environ.setdefault("KVLINK_BINARY", str(HERE.parents[1] / "build/release/kvlink"))
@@ -37,6 +40,7 @@ MANY_S = 60
 LONG_S = 600  # shorter runs are all warm-up: not judged by growth, nor by what did not happen
 PHASE_S = 100
 MOST_REDIS_CLIENTS = 4  # of a server
+OWN_MOUNTS = "KVLINK_SOAK_OWN_MOUNTS"
 
 
 def make_prompts(count):
@@ -59,6 +63,7 @@ class Soak:
         self.near_prompts = make_near_prompts(8 if seconds >= MANY_S else 3)
         self.prompts = make_prompts(24 if seconds >= MANY_S else 6) + self.near_prompts
         self.redis = SoakRedis(folder)
+        self.may_mount = OWN_MOUNTS in os.environ
         self.counts = collections.Counter()
         self.notes = {}
         self.failures = []
@@ -95,7 +100,8 @@ class Soak:
         try:
             task()
         except Exception as error:  # noqa: BLE001: a thread that ends early is a failed run
-            self.fail(f"{task.__qualname__}: {error!r}")
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self.fail(f"{task.__qualname__}: {error!r} at {pathlib.Path(at.filename).name}:{at.lineno}")
             self.over.set()
 
     # --- phases: the load runs, then everybody stands still ---
@@ -142,7 +148,8 @@ class Soak:
         outlive_full_disks(self.folder)
         self.ask_reference()
         self.redis.limit()
-        self.replicas = [Replica(self, number, self.redis.url) for number in range(2)]
+        for number in range(2):
+            self.replicas.append(Replica(self, number, self.redis.url))
         load = [Worker(self, number).run for number in range(WORKERS)] + [self.make_faults]
         threads = [threading.Thread(target=self.guarded, args=(task,)) for task in [*load, self.watch]]
         self.start = time.monotonic()
@@ -228,13 +235,25 @@ class Soak:
             self.fail("no fault of the disk was seen by a server")
 
 
+def begin_again_with_own_mounts():
+    """Where the system lets us: what is mounted then is seen by us and our servers alone, and gone when we are."""
+    if OWN_MOUNTS in os.environ or not shutil.which("unshare"):
+        return
+    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    tried = subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", tempfile.gettempdir()], capture_output=True, check=False)
+    if tried.returncode == 0:
+        os.environ[OWN_MOUNTS] = "1"
+        os.execvp(unshare[0], [*unshare, sys.executable, *sys.argv])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=1800, help="how long there is load; 1800 unless given")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the folder with logs and stores behind when the run fails")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvlink-soak-") as name:
+    begin_again_with_own_mounts()
+    with tempfile.TemporaryDirectory(prefix="kvlink-soak-", ignore_cleanup_errors=True) as name:
         folder = pathlib.Path(name)
         soak = Soak(folder, arguments.seconds, arguments.seed)
         try:
@@ -243,6 +262,8 @@ def main():
             for server in list(TierServer.running):
                 server.kill()
             soak.redis.stop()
+            for replica in soak.replicas:
+                replica.unmount()
         if soak.failures and arguments.keep:
             kept = folder.with_name(folder.name + "-failed")
             folder.rename(kept)

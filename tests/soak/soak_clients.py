@@ -166,7 +166,9 @@ class Worker:
     def impatient(self):
         body = chat_body(self.any_prompt(), max_tokens=200, ignore_eos=True, deadline_ms=self.random.randint(1, 300))
         answer = self.http.post("/v1/chat/completions", json=body, headers=bearer(self.key))
-        if answer.status_code != 504:
+        if answer.status_code == 504:
+            self.soak.count("status 504")
+        else:
             self.checked(answer)
 
     def slow(self):

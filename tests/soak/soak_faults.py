@@ -4,6 +4,7 @@ import os
 import random
 import resource
 
+from soak_servers import DEVICE_BYTES
 from tier_tools import Redis, damage_files
 
 REDIS_MEMORY = "48mb"  # full all the time
@@ -93,12 +94,12 @@ class Faults:
 
     def damage_disk(self, replica):
         try:
-            self.soak.count("bytes damaged", damage_files(replica.folder / "cold"))
+            self.soak.count("bytes damaged", damage_files(replica.cold))
         except (FileNotFoundError, IndexError):
             pass  # the tier was faster
 
     def some_blobs(self, replica):
-        blobs = sorted(replica.folder.glob("cold/**/*.blob"))
+        blobs = sorted(replica.cold.glob("*.blob"))
         return self.random.sample(blobs, min(2, len(blobs)))
 
     def cut_disk(self, replica):
@@ -113,7 +114,15 @@ class Faults:
             path.unlink(missing_ok=True)
 
     def fill_disk(self, replica):
-        """No file may grow beyond a size that most have: appending fails, writing new ones fails half-way."""
+        """A device of its own is as large as what lies on it. Elsewhere no file may grow beyond a size that most have:
+        appending fails, writing new ones fails half-way."""
+        if replica.has_own_device:
+            used = os.statvfs(replica.cold)
+            if replica.resize_device((used.f_blocks - used.f_bfree) * used.f_frsize + SMALL_FILE):  # else more lies there by now
+                self.wait(0.5, 4)
+            if not replica.resize_device(DEVICE_BYTES):
+                raise RuntimeError("the device cannot be made larger again")
+            return
         pid = replica.server.pid
         limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (SMALL_FILE, limits[1]))

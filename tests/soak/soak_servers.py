@@ -16,6 +16,7 @@ from tier_tools import TierServer
 
 MIB = 1 << 20
 KV_MEMORY, COLD_SIZE = "40M", "40M"  # full all the time
+DEVICE_BYTES = 1 << 30  # of a file system for one cold store alone; memory is taken by what lies in it
 TIGHT_BYTES = 16 * MIB
 MOST_GROWTH_MIB = 24  # of the resident memory, over the phases without restarts
 MOST_MORE_FILES, MOST_MORE_THREADS = 16, 4
@@ -29,6 +30,11 @@ TENANTS = [{"tenant": "acme"},
            {"tenant": "solo", "sharing": "none", "max_requests": 2}, {"tenant": "clinic", "sensitive": True},
            {"tenant": "tight", "cache_bytes": TIGHT_BYTES, "weight": 3}, {"tenant": "paced", "requests_per_minute": 30}]
 KEYS = [settings["tenant"] for settings in TENANTS]
+
+
+def mount(target, *options):
+    """False: the system refuses."""
+    return subprocess.run(["mount", *options, str(target)], check=False, timeout=PATIENCE_S, capture_output=True).returncode == 0
 
 
 def bearer(key):
@@ -118,9 +124,13 @@ class Replica:
         self.soak, self.name = soak, f"server {number}"
         self.folder = soak.folder / f"server{number}"
         self.folder.mkdir()
+        self.cold = self.folder / "cold"
+        self.cold.mkdir()
+        self.has_own_device = (number == 0 and soak.may_mount
+                               and mount(self.cold, "-t", "tmpfs", "-o", f"size={DEVICE_BYTES}", "none"))
         self.keys = self.folder / "keys"
         write_keys(self.keys)
-        options = ["--api-keys", str(self.keys), "--cold-dir", str(self.folder / "cold"), "--cold-size", COLD_SIZE, "--remote",
+        options = ["--api-keys", str(self.keys), "--cold-dir", str(self.cold), "--cold-size", COLD_SIZE, "--remote",
                    redis_url, "--tier-writes", "all", "--similar", "on", "--shutdown-grace", str(GRACE_S),
                    "--output-memory", "2M"]
         self.speaks_tls = number == 0
@@ -131,6 +141,13 @@ class Replica:
         self.epoch, self.restarting = 0, False
         self.total_pages = {}  # by epoch
         self.samples = []      # of the phases without restarts
+
+    def resize_device(self, size):
+        return mount(self.cold, "-o", f"remount,size={size}")
+
+    def unmount(self):
+        if self.has_own_device:
+            subprocess.run(["umount", str(self.cold)], check=False)
 
     def is_up(self, epoch):
         return not self.restarting and self.epoch == epoch
