@@ -307,6 +307,7 @@ void PrintStart(const ServeFlags& flags, const Stack& stack) {
 int Serve(const ServeFlags& flags) {
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of its socket
+  std::signal(SIGXFSZ, SIG_IGN);  // likewise a file that may not grow, as of a cold store or a log
   if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
   Stack stack;
   stack.threads = ChooseThreads(flags.threads);
