@@ -32,7 +32,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 from conftest import PATIENCE_S, filler  # noqa: E402
 from soak_clients import Worker, chat_body  # noqa: E402
 from soak_faults import Faults, SoakRedis  # noqa: E402
-from soak_servers import Replica, outlive_full_disks  # noqa: E402
+from soak_servers import Replica  # noqa: E402
 from tier_tools import TierServer, text_of  # noqa: E402
 
 WORKERS = 5
@@ -145,7 +145,6 @@ class Soak:
         assert reference.stop() == 0
 
     def run(self):
-        outlive_full_disks(self.folder)
         self.ask_reference()
         self.redis.limit()
         for number in range(2):

@@ -9,7 +9,6 @@ import signal
 import statistics
 import subprocess
 
-import conftest
 import httpx
 from conftest import PATIENCE_S, key_line
 from tier_tools import TierServer
@@ -61,14 +60,6 @@ def write_certificate(folder):
                            "-subj", "/CN=localhost", "-keyout", "/dev/stdout", "-out", "/dev/stdout"],
                           check=True, capture_output=True, text=True, timeout=PATIENCE_S)
     replace(folder / "tls.pem", made.stdout)
-
-
-def outlive_full_disks(folder):
-    """Servers start through a script that ignores the signal for files beyond their limit: writing fails instead."""
-    script = folder / "kvlink"
-    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec '{conftest.BINARY}' \"$@\"\n", encoding="utf-8")
-    script.chmod(0o755)
-    conftest.BINARY = str(script)
 
 
 class SoakServer(TierServer):
