@@ -91,8 +91,10 @@ Evidence Attempt::EvidenceOf(std::span<const float> logits,
                              std::span<const float> deviation) const {
   Evidence evidence;
   evidence.mask_similarity = plan_.mask_similarity;
-  evidence.first = verify::TopOf(logits, kTopTokens, &evidence.finite);
-  if (evidence.finite) evidence.entropy = verify::Entropy(logits);
+  verify::Distribution first = verify::DistributionOf(logits, kTopTokens);
+  evidence.finite = first.finite;
+  evidence.first = std::move(first.top);
+  evidence.entropy = first.entropy;
   evidence.before = before_;
   const std::vector<float> received = Received();
   verify::SelectRequest rows = RequestOf(deviation);

@@ -35,11 +35,8 @@ std::vector<T> Take(uint32_t count, std::span<const std::byte>* bytes) {
 }  // namespace
 
 DonorNote MakeNote(uint32_t num_tokens, const PromptTail& tail, std::span<const float> logits) {
-  DonorNote note = {.num_tokens = num_tokens, .tail = tail, .first = {}, .entropy = 0};
-  bool finite = true;
-  note.first = verify::TopOf(logits, kTopTokens, &finite);
-  if (finite) note.entropy = verify::Entropy(logits);
-  return note;
+  const verify::Distribution first = verify::DistributionOf(logits, kTopTokens);
+  return {.num_tokens = num_tokens, .tail = tail, .first = first.top, .entropy = first.entropy};
 }
 
 std::vector<std::byte> EncodeNote(const DonorNote& note) {

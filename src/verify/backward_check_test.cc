@@ -16,8 +16,7 @@ using Action = Verdict::Action;
 TopLogits Peaked(TokenId token, float height = 8) {
   std::vector<float> logits(100, 0);
   logits[static_cast<size_t>(token)] = height;
-  bool finite = false;
-  return TopOf(logits, 16, &finite);
+  return DistributionOf(logits, 16).top;
 }
 
 Evidence Good() {

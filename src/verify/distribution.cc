@@ -27,13 +27,15 @@ double Term(double p, double q) {
 
 }  // namespace
 
-TopLogits TopOf(std::span<const float> logits, uint32_t count, bool* finite) {
+Distribution DistributionOf(std::span<const float> logits, uint32_t count) {
   const base::ExpSums sums = base::SumExponentials(logits);
-  *finite = sums.finite;
-  TopLogits top;
-  if (logits.empty() || !sums.finite) return top;
+  Distribution distribution;
+  distribution.finite = sums.finite;
+  if (logits.empty() || !sums.finite) return distribution;
+  distribution.entropy = sums.entropy;
+  TopLogits& top = distribution.top;
   top.log_sum = sums.log_sum;
-  if (count == 0) return top;
+  if (count == 0) return distribution;
   // A heap whose front is the worst. Tokens come in order, so of equal ones the first stay.
   const auto is_better = [](const TopLogits::Entry& a, const TopLogits::Entry& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
@@ -54,10 +56,8 @@ TopLogits TopOf(std::span<const float> logits, uint32_t count, bool* finite) {
     }
   }
   std::ranges::sort_heap(heap, is_better);
-  return top;
+  return distribution;
 }
-
-double Entropy(std::span<const float> logits) { return base::SumExponentials(logits).entropy; }
 
 double JensenShannon(const TopLogits& a, const TopLogits& b) {
   std::unordered_map<TokenId, double> in_b;

@@ -8,12 +8,13 @@
 
 namespace kvlink::verify {
 
-// The `count` most likely tokens of `logits` [vocabulary], with the sum over all of them. Of equal
-// logits the smaller token comes first. `finite`: whether every logit is.
-TopLogits TopOf(std::span<const float> logits, uint32_t count, bool* finite);
-
-// Nats. 0 for an empty distribution.
-double Entropy(std::span<const float> logits);
+struct Distribution {
+  TopLogits top;  // with the sum over all tokens; of equal logits the smaller token comes first
+  double entropy = 0;  // nats
+  bool finite = true;  // every logit is; otherwise the rest is empty
+};
+// Of `logits` [vocabulary], with its `count` most likely tokens.
+Distribution DistributionOf(std::span<const float> logits, uint32_t count);
 
 // Jensen-Shannon divergence, 0 to ln 2 nats. A token that only one of them lists counts as
 // impossible in the other, the rest of both as one token: exact when both list the whole

@@ -40,10 +40,9 @@ double NaiveJs(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TopLogits Top(const std::vector<float>& logits, uint32_t count) {
-  bool finite = false;
-  const TopLogits top = TopOf(logits, count, &finite);
-  EXPECT_TRUE(finite);
-  return top;
+  const Distribution distribution = DistributionOf(logits, count);
+  EXPECT_TRUE(distribution.finite);
+  return distribution.top;
 }
 
 TEST(JensenShannon, EqualsItsDefinitionOnWholeVocabularies) {
@@ -76,7 +75,7 @@ TEST(JensenShannon, OfStrangersIsNearItsLargest) {
   EXPECT_NEAR(JensenShannon(Top(a, 8), Top(b, 8)), std::numbers::ln2, 1e-6);
 }
 
-TEST(TopOf, ListsTheMostLikelyTokensInTheirOrder) {
+TEST(DistributionOf, ListsTheMostLikelyTokensInTheirOrder) {
   const TopLogits top = Top({1, 5, 3, 5}, 3);
   ASSERT_EQ(top.entries.size(), 3u);
   EXPECT_EQ(top.entries[0].token, 1);
@@ -86,7 +85,7 @@ TEST(TopOf, ListsTheMostLikelyTokensInTheirOrder) {
   EXPECT_EQ(Margin(top), 0);
 }
 
-TEST(TopOf, ListsWhatSortingAllOfThemPutsFirst) {
+TEST(DistributionOf, ListsWhatSortingAllOfThemPutsFirst) {
   base::Random random(3);
   for (int round = 0; round < 200; ++round) {
     // Few different values, so that there are ties at the end of the list, too.
@@ -106,18 +105,21 @@ TEST(TopOf, ListsWhatSortingAllOfThemPutsFirst) {
   }
 }
 
-TEST(TopOf, SaysWhenALogitIsNotFinite) {
+TEST(DistributionOf, SaysWhenALogitIsNotFinite) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    bool finite = true;
-    EXPECT_TRUE(TopOf(std::vector<float>{1, bad}, 2, &finite).entries.empty());
-    EXPECT_FALSE(finite);
+    const Distribution distribution = DistributionOf(std::vector<float>{1, bad}, 2);
+    EXPECT_TRUE(distribution.top.entries.empty());
+    EXPECT_FALSE(distribution.finite);
   }
 }
 
-TEST(Entropy, IsThatOfTheSoftmax) {
-  EXPECT_NEAR(Entropy(std::vector<float>(64, 3)), std::log(64), 1e-9);
-  EXPECT_NEAR(Entropy(std::vector<float>{100, 0}), 0, 1e-9);
-  EXPECT_EQ(Entropy({}), 0);
+TEST(DistributionOf, HasTheEntropyOfTheSoftmax) {
+  const auto entropy_of = [](const std::vector<float>& logits) {
+    return DistributionOf(logits, 2).entropy;
+  };
+  EXPECT_NEAR(entropy_of(std::vector<float>(64, 3)), std::log(64), 1e-9);
+  EXPECT_NEAR(entropy_of({100, 0}), 0, 1e-9);
+  EXPECT_EQ(entropy_of({}), 0);
 }
 
 }  // namespace
