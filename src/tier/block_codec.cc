@@ -126,6 +126,45 @@ std::string HexOf(const Identity& identity) {
   return text;
 }
 
+size_t HeadBytes(const PutBlock& block) { return kHeaderBytes + 4 * block.name.tokens.size(); }
+
+void AppendBytes(std::string& out, std::span<const std::byte> bytes) {
+  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+// The payload; `whole` is memory for one that comes in pieces.
+std::span<const std::byte> InOnePiece(const PutBlock& block, std::vector<std::byte>* whole) {
+  if (block.pieces.empty()) return block.payload;
+  whole->reserve(block.payload_bytes());
+  whole->assign(block.payload.begin(), block.payload.end());
+  for (const std::span<const std::byte> piece : block.pieces) {
+    whole->insert(whole->end(), piece.begin(), piece.end());
+  }
+  return *whole;
+}
+
+// All that stands before the payload.
+void AppendHead(std::string& out, const PutBlock& block, const BlockKey& model,
+                Compression compression, size_t stored_bytes) {
+  const BlockName& name = block.name;
+  out.append(kMagic);
+  base::PutLe(out, kVersion);
+  base::PutLe(out, static_cast<uint8_t>(name.kind));
+  base::PutLe(out, static_cast<uint8_t>(compression));
+  base::PutLe(out, static_cast<uint32_t>(HeadBytes(block)));
+  base::PutLe(out, static_cast<uint32_t>(name.tokens.size()));
+  base::PutLe(out, block.valid_rows);
+  base::PutLe(out, static_cast<uint32_t>(std::clamp(block.cost_us, 0.0, 4e9)));
+  base::PutLe(out, uint64_t{block.payload_bytes()});
+  base::PutLe(out, uint64_t{stored_bytes});
+  PutKey(out, name.key);
+  PutKey(out, name.parent);
+  PutKey(out, model);
+  AppendBytes(out, name.identity);
+  for (const TokenId token : name.tokens) base::PutLe(out, static_cast<uint32_t>(token));
+  KVLINK_CHECK(out.size() == HeadBytes(block)) << out.size() << " bytes of header";
+}
+
 }  // namespace
 
 const char* CompressionName(Compression compression) {
@@ -144,38 +183,27 @@ const char* CompressionName(Compression compression) {
 
 std::string EncodeUnsummed(const PutBlock& block, const BlockKey& model, Compression compression,
                            std::string buffer) {
-  const BlockName& name = block.name;
-  const std::span<const std::byte> payload = block.payload;
-  KVLINK_CHECK(name.tokens.size() <= kMaxCodecTokens) << name.tokens.size() << " tokens";
-  KVLINK_CHECK(payload.size() <= kMaxPayloadBytes) << payload.size() << " bytes of payload";
+  const size_t payload_bytes = block.payload_bytes();
+  KVLINK_CHECK(block.name.tokens.size() <= kMaxCodecTokens)
+      << block.name.tokens.size() << " tokens";
+  KVLINK_CHECK(payload_bytes <= kMaxPayloadBytes) << payload_bytes << " bytes of payload";
   std::optional<std::string> compressed;
   if (compression != Compression::kNone) {
-    compressed = Compress(payload, compression, payload.size() - payload.size() / 8);
+    std::vector<std::byte> whole;
+    compressed =
+        Compress(InOnePiece(block, &whole), compression, payload_bytes - payload_bytes / 8);
   }
-  const std::string_view stored =
-      compressed ? std::string_view(*compressed)
-                 : std::string_view(reinterpret_cast<const char*>(payload.data()), payload.size());
-  const size_t head = kHeaderBytes + 4 * name.tokens.size();
+  const size_t stored_bytes = compressed ? compressed->size() : payload_bytes;
   std::string out = std::move(buffer);
   out.clear();
-  out.reserve(head + stored.size() + kChecksumBytes);
-  out.append(kMagic);
-  base::PutLe(out, kVersion);
-  base::PutLe(out, static_cast<uint8_t>(name.kind));
-  base::PutLe(out, static_cast<uint8_t>(compressed ? compression : Compression::kNone));
-  base::PutLe(out, static_cast<uint32_t>(head));
-  base::PutLe(out, static_cast<uint32_t>(name.tokens.size()));
-  base::PutLe(out, block.valid_rows);
-  base::PutLe(out, static_cast<uint32_t>(std::clamp(block.cost_us, 0.0, 4e9)));
-  base::PutLe(out, uint64_t{payload.size()});
-  base::PutLe(out, uint64_t{stored.size()});
-  PutKey(out, name.key);
-  PutKey(out, name.parent);
-  PutKey(out, model);
-  out.append(reinterpret_cast<const char*>(name.identity.data()), name.identity.size());
-  for (const TokenId token : name.tokens) base::PutLe(out, static_cast<uint32_t>(token));
-  KVLINK_CHECK(out.size() == head) << out.size() << " bytes of header";
-  out.append(stored);
+  out.reserve(HeadBytes(block) + stored_bytes + kChecksumBytes);
+  AppendHead(out, block, model, compressed ? compression : Compression::kNone, stored_bytes);
+  if (compressed) {
+    out.append(*compressed);
+  } else {
+    AppendBytes(out, block.payload);
+    for (const std::span<const std::byte> piece : block.pieces) AppendBytes(out, piece);
+  }
   return out;
 }
 

@@ -57,6 +57,14 @@ struct PutBlock {
   uint32_t valid_rows = 0;  // leading rows of a page that hold K and V
   std::span<const std::byte> payload;
   double cost_us = 0;  // what computing it again would take
+  // What follows `payload`, for who has it in pieces: the one copy that is made puts them together.
+  std::span<const std::span<const std::byte>> pieces = {};
+
+  size_t payload_bytes() const {
+    size_t bytes = payload.size();
+    for (const std::span<const std::byte> piece : pieces) bytes += piece.size();
+    return bytes;
+  }
 };
 
 inline constexpr uint32_t kMaxCodecTokens = 1u << 20;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tier/chain_digest.h"
+#include "tier/pending_block.h"
 #include "tier/testing/tier_world.h"
 
 namespace kvlink::tier {
@@ -173,6 +174,27 @@ std::string WorkedExample() {
     }
   }
   return bytes;
+}
+
+TEST(BlockCodec, APayloadInPiecesIsWrittenAsInOne) {
+  NumberedBlock whole(3);
+  whole.payload = SmoothPayload(5000);  // which can be compressed
+  whole.put.payload = std::as_bytes(std::span(whole.payload));
+  const auto bytes = std::as_bytes(std::span(whole.payload));
+  const std::vector<std::span<const std::byte>> pieces = {
+      bytes.subspan(1000, 1), bytes.subspan(1001, 0), bytes.subspan(1001)};
+  PutBlock block = whole.put;
+  block.payload = bytes.first(1000);
+  block.pieces = pieces;
+  EXPECT_EQ(block.payload_bytes(), 5000u);
+  for (const Compression compression :
+       {Compression::kNone, Compression::kLz4, Compression::kZstd}) {
+    const std::string wanted = EncodeBlock(whole.put, kModel, compression);
+    EXPECT_TRUE(EncodeBlock(block, kModel, compression) == wanted) << CompressionName(compression);
+    PendingBlock pending(block, kModel, compression, std::make_shared<SpareBuffers>(0));
+    EXPECT_TRUE(pending.Encoded() == wanted) << CompressionName(compression);
+    EXPECT_EQ(pending.size_bytes(), PendingBlock::SizeOf(whole.put));
+  }
 }
 
 TEST(BlockCodec, TheWorkedExampleIsWhatIsWritten) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,6 +64,9 @@ struct TierPut {
   BlockKey parent;     // {0, 0}: none. A tier that evicts, evicts children before their parent.
   double cost_us = 0;  // what computing the block again would take; the eviction's weight
   std::string_view bytes;
+  // Who holds it keeps `bytes` as they are: a tier in memory needs no copy. Null: only during the
+  // call.
+  std::shared_ptr<const void> owner = nullptr;
 };
 
 struct TierEntry {  // of a listing

@@ -3,37 +3,52 @@
 namespace kvlink::tier {
 
 std::vector<TierAnswer> MemoryTier::Put(std::span<const TierPut> items, TimePoint) {
-  const base::MutexLock lock(mutex_);
-  std::vector<TierAnswer> answers;
+  std::vector<std::shared_ptr<const void>> owners;  // of what is copied, and of what goes
+  std::vector<std::string_view> bytes;
   for (const TierPut& item : items) {
-    if (item.bytes.size() > budget_bytes_) {
+    if (item.owner != nullptr || item.bytes.size() > budget_bytes_) {
+      owners.push_back(item.owner);
+      bytes.push_back(item.bytes);
+    } else {
+      const auto copy = std::make_shared<const std::string>(item.bytes);
+      owners.push_back(copy);
+      bytes.push_back(*copy);
+    }
+  }
+  std::vector<TierAnswer> answers;
+  const base::MutexLock lock(mutex_);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (bytes[i].size() > budget_bytes_) {
       answers.push_back(TierAnswer::Error(ErrorReason::kFull));
       continue;
     }
-    Erase(item.key);
-    while (bytes_ + item.bytes.size() > budget_bytes_) {
-      Erase(blocks_.front().key);
+    owners.push_back(Erase(items[i].key));
+    while (bytes_ + bytes[i].size() > budget_bytes_) {
+      owners.push_back(Erase(blocks_.front().key));
       ++evictions_;
     }
-    blocks_.push_back({item.key, item.parent, std::string(item.bytes), 1});
-    index_[item.key] = std::prev(blocks_.end());
-    bytes_ += item.bytes.size();
+    blocks_.push_back({items[i].key, items[i].parent, bytes[i], owners[i], 1});
+    index_[items[i].key] = std::prev(blocks_.end());
+    bytes_ += bytes[i].size();
     answers.push_back(TierAnswer::Ok());
   }
   return answers;
 }
 
 std::vector<TierAnswer> MemoryTier::Get(std::span<const BlockKey> keys, TimePoint) {
-  const base::MutexLock lock(mutex_);
-  std::vector<TierAnswer> answers;
-  for (const BlockKey& key : keys) {
-    const auto found = index_.find(key);
-    if (found == index_.end()) {
-      answers.push_back(TierAnswer::Miss());
-      continue;
+  std::vector<Block> found;  // copied without the lock
+  {
+    const base::MutexLock lock(mutex_);
+    for (const BlockKey& key : keys) {
+      const auto at = index_.find(key);
+      found.push_back(at == index_.end() ? Block{} : *at->second);
+      if (at != index_.end()) ++at->second->uses;
     }
-    ++found->second->uses;
-    answers.push_back(TierAnswer::Ok(found->second->bytes));
+  }
+  std::vector<TierAnswer> answers;
+  for (const Block& block : found) {
+    answers.push_back(block.owner == nullptr ? TierAnswer::Miss()
+                                             : TierAnswer::Ok(std::string(block.bytes)));
   }
   return answers;
 }
@@ -48,11 +63,12 @@ std::vector<TierAnswer> MemoryTier::Contains(std::span<const BlockKey> keys, Tim
 }
 
 std::vector<TierAnswer> MemoryTier::Remove(std::span<const BlockKey> keys, TimePoint) {
-  const base::MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<const void>> owners;
   std::vector<TierAnswer> answers;
+  const base::MutexLock lock(mutex_);
   for (const BlockKey& key : keys) {
     answers.push_back(index_.contains(key) ? TierAnswer::Ok() : TierAnswer::Miss());
-    Erase(key);
+    owners.push_back(Erase(key));
   }
   return answers;
 }
@@ -86,12 +102,14 @@ Status MemoryTier::List(const std::function<bool(const TierEntry&)>& visit) cons
   return {};
 }
 
-void MemoryTier::Erase(const BlockKey& key) {
+std::shared_ptr<const void> MemoryTier::Erase(const BlockKey& key) {
   const auto found = index_.find(key);
-  if (found == index_.end()) return;
+  if (found == index_.end()) return nullptr;
+  std::shared_ptr<const void> owner = std::move(found->second->owner);
   bytes_ -= found->second->bytes.size();
   blocks_.erase(found->second);
   index_.erase(found);
+  return owner;
 }
 
 }  // namespace kvlink::tier

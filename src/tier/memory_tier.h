@@ -1,9 +1,12 @@
-// The memory tier: blocks in this process's memory, within a byte budget; the oldest goes first.
-// For tests, and the example of a tier in one file.
+// The memory tier: blocks in this process's memory, within a byte budget; the oldest goes first. It
+// keeps what waits to be written elsewhere as well (TierPut::owner), so that a block is copied
+// once. RAM of the Python package's stores; for tests; and the example of a tier in one file.
 #pragma once
 
 #include <list>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -31,10 +34,12 @@ class MemoryTier : public BlockTier {
  private:
   struct Block {
     BlockKey key, parent;
-    std::string bytes;
+    std::string_view bytes;
+    std::shared_ptr<const void> owner;  // of the bytes
     uint32_t uses = 0;
   };
-  void Erase(const BlockKey& key) KVLINK_REQUIRES(mutex_);
+  // Gives the owner of its bytes, to be let go of without the lock: a block may be megabytes.
+  std::shared_ptr<const void> Erase(const BlockKey& key) KVLINK_REQUIRES(mutex_);
 
   const std::string name_;
   const uint64_t budget_bytes_;

@@ -1,5 +1,6 @@
 // PendingBlock: a copy of a block that waits to be written, shared by the queues of all tiers that
-// will write it; encoded once, by the first thread that needs the bytes.
+// will write it; encoded once, by the first thread that needs the bytes. A tier in memory may keep
+// it instead of a copy of its own; so its bytes never change once they are there.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +33,15 @@ class PendingBlock {
       block_.name.tokens = {};
     } else {
       tokens_.assign(block.name.tokens.begin(), block.name.tokens.end());
+      payload_.reserve(block.payload_bytes());
       payload_.assign(block.payload.begin(), block.payload.end());
+      for (const std::span<const std::byte> piece : block.pieces) {
+        payload_.insert(payload_.end(), piece.begin(), piece.end());
+      }
       block_.name.tokens = tokens_;
       block_.payload = payload_;
     }
+    block_.pieces = {};
   }
   // Bytes that EncodeBlock made before, of a block read from a slower tier.
   PendingBlock(const BlockHeader& header, std::string encoded)
@@ -58,7 +64,7 @@ class PendingBlock {
   double cost_us() const { return block_.cost_us; }
   // Of memory, at most.
   static size_t SizeOf(const PutBlock& block) {
-    return kHeaderBytes + kChecksumBytes + block.name.tokens.size_bytes() + block.payload.size();
+    return kHeaderBytes + kChecksumBytes + block.name.tokens.size_bytes() + block.payload_bytes();
   }
   size_t size_bytes() const { return size_bytes_; }
 

@@ -41,6 +41,7 @@ TierLane::TierLane(uint32_t index, std::unique_ptr<BlockTier> tier, const TierSt
       options_(options),
       model_(base::Hash128(options.model_fingerprint)),
       owner_(owner),
+      pace_(index >= options.paced_from ? options.pace.get() : nullptr),
       breaker_(options.breaker, options.clock),
       known_(options.known_keys, options.absent_for),
       cost_(kAssumedLatencyUs, kAssumedBytesPerS) {}
@@ -137,7 +138,11 @@ bool TierLane::Drain(TimePoint deadline) {
   {
     std::unique_lock<std::mutex> lock(mutex_.native());
     const auto settled = [this] { return (writes_.empty() && !writing_) || !breaker_.closed(); };
-    if (!idle_.wait_until(lock, deadline, settled)) return false;
+    ++draining_;
+    wake_writer_.notify_one();
+    const bool is_settled = idle_.wait_until(lock, deadline, settled);
+    --draining_;
+    if (!is_settled) return false;
     if (!writes_.empty() || writing_) return false;  // cut off: it would never end
   }
   return tier_->Flush(deadline).ok();

@@ -100,6 +100,8 @@ class TierLane {
   void PassAll(const LoadJob& job, std::span<const size_t> wants, ErrorReason reason);
 
   void WriteLoop();
+  // Whether the put at the front is to wait for its pace.
+  bool IsTooEarly() const KVLINK_REQUIRES(mutex_);
   void Trial();
   void RunPuts(std::vector<PutJob> jobs);
   void RunRemove(const std::vector<BlockKey>& keys);
@@ -114,6 +116,7 @@ class TierLane {
   const TierStoreOptions& options_;
   const BlockKey model_;
   LaneOwner& owner_;
+  WritePace* const pace_;  // null: none
   Breaker breaker_;
   KnownKeys known_;
 
@@ -126,6 +129,7 @@ class TierLane {
   std::unordered_set<BlockKey> queued_keys_ KVLINK_GUARDED_BY(mutex_);
   uint64_t queued_bytes_ KVLINK_GUARDED_BY(mutex_) = 0;  // those being written included
   bool writing_ KVLINK_GUARDED_BY(mutex_) = false;
+  uint32_t draining_ KVLINK_GUARDED_BY(mutex_) = 0;  // who waits in Drain
   LoadCost cost_ KVLINK_GUARDED_BY(mutex_);
   TierStats stats_ KVLINK_GUARDED_BY(mutex_);
   std::thread reader_, writer_;

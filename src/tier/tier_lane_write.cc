@@ -1,5 +1,9 @@
 // The store thread of a TierLane: puts, removes, and the trials of a tier that failed.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <ctime>
 
 #include "base/check.h"
 #include "tier/tier_lane.h"
@@ -9,10 +13,27 @@ namespace {
 
 // The longest sleep while the breaker is open.
 constexpr std::chrono::milliseconds kLongestSleep{100}, kShortestSleep{1};
+// Between looks at the pace, while something waits for it.
+constexpr std::chrono::milliseconds kPaceSleep{10};
+
+double ThreadCpuUs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
 
 }  // namespace
 
+bool TierLane::IsTooEarly() const {
+  return pace_ != nullptr && draining_ == 0 && std::holds_alternative<PutJob>(writes_.front()) &&
+         !pace_->MayWrite();
+}
+
 void TierLane::WriteLoop() {
+  // Of this thread alone; where it is not permitted, the writers are as urgent as the rest.
+  if (options_.writer_nice > 0) {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), options_.writer_nice);
+  }
   for (;;) {
     std::vector<PutJob> puts;
     std::optional<std::vector<BlockKey>> removes;
@@ -28,6 +49,10 @@ void TierLane::WriteLoop() {
                               [this] { return stop_; });
       }
       if (stop_) return;
+      if (breaker_.closed() && !writes_.empty() && IsTooEarly()) {
+        wake_writer_.wait_for(lock, kPaceSleep, [this] { return stop_ || draining_ > 0; });
+        continue;
+      }
       if (breaker_.closed() && !writes_.empty()) {
         puts = TakePuts();
         if (puts.empty()) {
@@ -72,10 +97,11 @@ std::vector<TierLane::PutJob> TierLane::TakePuts() {
 }
 
 void TierLane::RunPuts(std::vector<PutJob> jobs) {
+  const double cpu_before = ThreadCpuUs();
   std::vector<TierPut> items;
   for (const PutJob& job : jobs) {
-    items.push_back(
-        {job.block->key(), job.block->parent(), job.block->cost_us(), job.block->Encoded()});
+    items.push_back({job.block->key(), job.block->parent(), job.block->cost_us(),
+                     job.block->Encoded(), job.block});
   }
   const TimePoint start = options_.clock();
   const std::vector<TierAnswer> answers = tier_->Put(items, start + options_.store_timeout);
@@ -88,7 +114,10 @@ void TierLane::RunPuts(std::vector<PutJob> jobs) {
       Count(TierOp::kPut, answers[i].reason);
     }
   }
+  const double cpu_us = ThreadCpuUs() - cpu_before;
+  if (pace_ != nullptr) pace_->Spend(cpu_us);
   const base::MutexLock lock(mutex_);
+  stats_.write_cpu_us += cpu_us;
   for (size_t i = 0; i < jobs.size(); ++i) {
     queued_keys_.erase(items[i].key);
     queued_bytes_ -= jobs[i].block->size_bytes();

@@ -11,6 +11,7 @@
 #include "tier/spare_buffers.h"
 #include "tier/testing/tier_world.h"
 #include "tier/tier_files.h"
+#include "tier/write_pace.h"
 
 namespace kvlink::tier {
 namespace {
@@ -152,6 +153,74 @@ TEST(MemoryTier, TheOldestGoesFirstWithinTheBudget) {
   EXPECT_EQ(GetOne(tier, NumberedKey(2)).outcome, Outcome::kMiss);
   EXPECT_EQ(GetOne(tier, NumberedKey(4)).bytes, "0123456789");
   EXPECT_EQ(PutOne(tier, NumberedKey(9), std::string(26, 'x'))[0].reason, ErrorReason::kFull);
+}
+
+TEST(MemoryTier, KeepsWhatItsOwnerHoldsInsteadOfACopy) {
+  MemoryTier tier(25);
+  auto bytes = std::make_shared<const std::string>("0123456789");
+  const TierPut put{NumberedKey(0), {}, 1, *bytes, bytes};
+  ASSERT_EQ(tier.Put({&put, 1}, Soon())[0].outcome, Outcome::kOk);
+  EXPECT_EQ(bytes.use_count(), 3) << "the caller's, the item's and the tier's";
+  EXPECT_EQ(GetOne(tier, NumberedKey(0)).bytes, "0123456789");
+  EXPECT_EQ(tier.Usage().bytes, 10u);
+  PutOne(tier, NumberedKey(0), "abcdefghij");
+  EXPECT_EQ(bytes.use_count(), 2) << "replaced";
+  ASSERT_EQ(tier.Put({&put, 1}, Soon())[0].outcome, Outcome::kOk);
+  for (uint64_t n = 1; n < 4; ++n) PutOne(tier, NumberedKey(n), "0123456789");
+  EXPECT_EQ(bytes.use_count(), 2) << "evicted";
+  ASSERT_EQ(tier.Put({&put, 1}, Soon())[0].outcome, Outcome::kOk);
+  tier.Remove({&put.key, 1}, Soon());
+  EXPECT_EQ(bytes.use_count(), 2) << "removed";
+}
+
+struct PaceWorld {
+  base::FakeClock clock;
+  WritePace pace{0.5, clock.clock()};
+  void Step(double cpu_us) {
+    pace.BeginStep();
+    pace.EndStep(cpu_us);
+  }
+};
+
+TEST(WritePace, BesideStepsWritingTakesItsShareAndTheHeadStart) {
+  PaceWorld world;
+  world.pace.BeginStep();
+  EXPECT_TRUE(world.pace.MayWrite()) << "the head start";
+  world.pace.Spend(WritePace::kHeadStartUs + 3'000);
+  EXPECT_FALSE(world.pace.MayWrite());
+  world.pace.EndStep(4'000);
+  EXPECT_FALSE(world.pace.MayWrite()) << "1,000 us are owed, and it is not idle yet";
+  world.Step(4'000);
+  EXPECT_TRUE(world.pace.MayWrite());
+  EXPECT_EQ(world.pace.credit_us(), 1'000);
+  for (int i = 0; i < 100; ++i) world.Step(1e6);
+  EXPECT_EQ(world.pace.credit_us(), WritePace::kMostCreditUs);
+}
+
+TEST(WritePace, WhereNothingIsComputedWritingIsFree) {
+  PaceWorld world;
+  world.pace.Spend(1e9);
+  EXPECT_EQ(world.pace.credit_us(), WritePace::kHeadStartUs) << "no step yet";
+  world.pace.BeginStep();
+  world.pace.Spend(WritePace::kHeadStartUs);
+  world.clock.Advance(std::chrono::seconds(10));
+  EXPECT_FALSE(world.pace.MayWrite()) << "a long step";
+  world.pace.EndStep(0);
+  EXPECT_FALSE(world.pace.MayWrite()) << "the next step may begin at once";
+  world.clock.Advance(WritePace::kIdle);
+  EXPECT_TRUE(world.pace.MayWrite());
+  world.pace.Spend(5'000);
+  EXPECT_EQ(world.pace.credit_us(), 0) << "nothing was spent";
+  world.pace.BeginStep();
+  EXPECT_FALSE(world.pace.MayWrite());
+}
+
+TEST(WritePace, AShareOfOneNeverWaits) {
+  base::FakeClock clock;
+  WritePace pace(1.0, clock.clock());
+  pace.BeginStep();
+  pace.Spend(1e9);
+  EXPECT_TRUE(pace.MayWrite());
 }
 
 TEST(TierFiles, VerifyFindsDamageAndUnreachableBlocks) {

@@ -9,7 +9,7 @@
 // A tier that fails is cut off by a breaker and probed until it works again; meanwhile Find sees
 // nothing in it and Put skips it. A block that comes from a slower tier is written to the faster
 // ones (promotion); a faster tier that evicts keeps what is dear and used (demotion is writing to
-// all tiers at Put).
+// all tiers at Put). An engine that shares its cores with the writers gives them a pace.
 //
 // Invariants
 //   1. A block that Load gives is bit-equal to what some Put got under the same name, or it is a
@@ -34,6 +34,7 @@
 #include "tier/block_tier.h"
 #include "tier/breaker.h"
 #include "tier/load_ticket.h"
+#include "tier/write_pace.h"
 
 namespace kvlink::tier {
 
@@ -47,6 +48,11 @@ struct TierStoreOptions {
   uint32_t known_keys = 1u << 18;              // remembered a tier that cannot answer Find itself
   std::chrono::milliseconds absent_for{1000};  // how long a probe's "no" is believed
   bool promote = true;
+  // What writing may take beside computing; null: as much as it needs. Tiers before `paced_from`
+  // (memory, which costs little and makes blocks findable) do not ask.
+  std::shared_ptr<WritePace> pace;
+  uint32_t paced_from = 0;
+  int writer_nice = 0;  // of the threads that write: 0 to 19, setpriority(2)
   BreakerOptions breaker;
   base::Clock clock = base::SteadyClock();
 };
@@ -67,6 +73,7 @@ struct TierStats {
   uint64_t stored = 0, promoted = 0;
   uint64_t bytes_read = 0, bytes_written = 0;
   uint64_t queue_drops = 0;  // the queue was full, or the tier cut off
+  double write_cpu_us = 0;   // CPU time of the thread that writes
   std::array<std::array<uint64_t, static_cast<size_t>(ErrorReason::kCount)>,
              static_cast<size_t>(TierOp::kCount)>
       errors{};  // [op][reason]

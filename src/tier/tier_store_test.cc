@@ -85,6 +85,7 @@ class StoreTest : public ::testing::Test {
   TierStoreOptions options_;
   MemoryTier* disk_ = nullptr;  // of the store
   FaultTier* net_ = nullptr;    // of the store
+  base::FakeClock pace_clock_;
   std::unique_ptr<TierStore> store_;
 };
 
@@ -290,6 +291,41 @@ TEST_F(StoreTest, RemoveComesAfterThePutsThatAreQueued) {
   EXPECT_EQ(store_->Find(NumberedKey(1)).present, 0u);
   EXPECT_EQ(store_->Find(NumberedKey(2)).present, 3u);
   EXPECT_EQ(NumLoaded(LoadAll(5)), 3u);
+}
+
+TEST_F(StoreTest, BesideStepsOnlyTheTiersWithAPaceWait) {
+  const auto pace = std::make_shared<WritePace>(0.5, pace_clock_.clock());
+  options_.pace = pace;
+  options_.paced_from = 1;
+  options_.writer_nice = 1;
+  OpenBoth();
+  pace->BeginStep();
+  pace->Spend(WritePace::kHeadStartUs);
+  for (uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(Put(n));
+  ASSERT_TRUE(Eventually([this] { return store_->Stats(0).stored == 4; }));
+  EXPECT_EQ(NumLoaded(LoadAll(4)), 4u) << "findable before the slow tier has them";
+  EXPECT_EQ(store_->Stats(1).queued_blocks, 4u);
+  EXPECT_EQ(store_->Stats(1).stored, 0u);
+  pace->EndStep(100'000);  // which earns more than four small blocks take
+  ASSERT_TRUE(Eventually([this] { return store_->Stats(1).stored == 4; }));
+  EXPECT_GT(store_->Stats(1).write_cpu_us, 0);
+  EXPECT_LT(pace->credit_us(), 50'000) << "what it took was spent";
+}
+
+TEST_F(StoreTest, DrainAndIdleTimeDoNotWaitForThePace) {
+  const auto pace = std::make_shared<WritePace>(0, pace_clock_.clock());
+  options_.pace = pace;
+  OpenBoth();
+  pace->BeginStep();
+  ASSERT_TRUE(Put(0));
+  EXPECT_EQ(store_->Stats(0).stored, 0u) << "from the first tier on";
+  ASSERT_TRUE(store_->Drain(Soon()));
+  EXPECT_EQ(store_->Stats(0).stored + store_->Stats(1).stored, 2u);
+  ASSERT_TRUE(Put(1));
+  pace->EndStep(1e6);
+  EXPECT_EQ(store_->Stats(1).stored, 1u) << "no share, no credit";
+  pace_clock_.Advance(WritePace::kIdle);
+  ASSERT_TRUE(Eventually([this] { return store_->Stats(1).stored == 2; }));
 }
 
 TEST_F(StoreTest, WithoutTiersEverythingIsAMiss) {
