@@ -1,5 +1,6 @@
 // `kvlink calibrate`: measures on this model how similar reuse answers, chooses its parameters, and
 // writes the file without which `serve --similar` does not start. docs/similar.md explains it.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

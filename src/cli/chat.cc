@@ -1,6 +1,7 @@
 // `kvlink chat`: a conversation in the terminal, with an engine of its own or with a server.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <memory>

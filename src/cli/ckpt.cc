@@ -1,4 +1,5 @@
 // `kvlink ckpt`: training checkpoints in a store that keeps what they share once. docs/ckpt.md.
+#include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <cstdio>
 #include <memory>

@@ -1,5 +1,7 @@
 #include "cli/guard.h"
 
+#include <CLI/CLI.hpp>
+
 #include "cli/byte_size.h"
 #include "cli/machine.h"
 #include "server/tls.h"

@@ -4,6 +4,7 @@
 // `kvlink key new ... >> keys` shows the secret once and stores its hash only.
 #include "cli/key.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // `kvlink run`: one answer on standard output, while it is generated; for pipes and scripts.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>

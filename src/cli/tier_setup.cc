@@ -1,5 +1,6 @@
 #include "cli/tier_setup.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

@@ -1,4 +1,5 @@
 // `kvlink version`: what this executable is, and which kernels it takes on this machine.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "cli/command.h"
