@@ -12,6 +12,11 @@
 // Quotas: where a tenant's own quota of KV is full of what its requests use, none of its requests
 // starts until one of them ends; those of others go on.
 //
+// A request with more branches than sequences starts with as many branches as there are sequences.
+// The others begin one by one as sequences come free, each as if it were a request as old as the
+// whole: its tenant's turn first, then before younger requests. One sequence is always left to it,
+// so that it gets on whatever else waits.
+//
 // Loads: a request whose next blocks are in a colder tier waits in the same way while they are
 // loaded, one load at most each time it is in the queue; then it is looked up again, and hits.
 // While all sequences are taken the oldest waiting requests load already (prefetch).
@@ -29,16 +34,41 @@ namespace {
 constexpr size_t kWindow = 16;
 constexpr size_t kPrefetch = 4;  // waiting requests that load before they can start
 
+// Lanes that a running request has, or keeps, and that a waiting one starts with.
+uint32_t LanesOf(const Core& core, const Request& request) {
+  if (request.beam || !request.branched) {
+    return std::min(request.width, core.options.max_sequences);
+  }
+  return std::max(request.num_live(), 1u);
+}
+
 uint32_t RunningLanes(const Core& core) {
   uint32_t lanes = 0;
   for (const std::unique_ptr<Request>& request : core.running) {
-    if (request->beam || !request->branched) {
-      lanes += request->width;
-    } else {
-      for (const Lane& lane : request->lanes) lanes += lane.ended ? 0 : 1;
-    }
+    if (!request->ending) lanes += LanesOf(core, *request);
   }
   return lanes;
+}
+
+uint32_t ForkingRequests(const Core& core) {
+  return static_cast<uint32_t>(
+      std::count_if(core.running.begin(), core.running.end(),
+                    [](const auto& request) { return request->can_fork_more(); }));
+}
+
+// The oldest of a tenant's that has branches left to begin; null: none.
+Request* ForkingOf(const Core& core, const FairTurns::Turn* turn) {
+  for (const std::unique_ptr<Request>& request : core.running) {
+    if (request->turn == turn && request->can_fork_more()) return request.get();
+  }
+  return nullptr;
+}
+
+// Who has branches left to begin, and none that lives, goes on with the next one.
+void KeepForking(Core& core) {
+  for (const std::unique_ptr<Request>& request : core.running) {
+    while (request->can_fork_more() && request->num_live() == 0) BeginNextBranch(core, *request);
+  }
 }
 
 LookupRequest LookupOf(const Request& request) {
@@ -163,17 +193,22 @@ struct Candidate {
   bool keeps_lanes = false;    // lanes that come free are kept for one of its requests
 };
 
-// The request of one tenant that should start now. Leaves its plan fresh.
+// The request of one tenant that should start now, or whose next branch should begin. Leaves the
+// plan of one that should start fresh.
 Candidate CandidateOf(Core& core, const FairTurns::Turn* turn, uint32_t free_lanes) {
   const base::TimePoint now = core.Now();
+  Request* const forking = ForkingOf(core, turn);
+  const uint32_t most_lanes = core.options.max_sequences - ForkingRequests(core);  // to come free
   Request* best = nullptr;
   size_t seen = 0;
   for (const std::unique_ptr<Request>& request : core.waiting) {
     if (request->turn != turn || !IsCandidate(*request)) continue;
+    if (forking != nullptr && forking->id < request->id) break;
     if (++seen > kWindow) break;
     const bool aged = now - request->submitted > core.options.starvation;
-    if (request->width > free_lanes) {
-      if (aged) return {best, true};
+    const uint32_t lanes = LanesOf(core, *request);
+    if (lanes > free_lanes) {
+      if (aged && lanes <= most_lanes) return {best, true};
       continue;
     }
     if (request->plan_epoch != core.epoch) LookUp(core, *request);
@@ -192,7 +227,7 @@ Candidate CandidateOf(Core& core, const FairTurns::Turn* turn, uint32_t free_lan
       best = request.get();
     }
   }
-  return {best, false};
+  return {best != nullptr ? best : forking, false};
 }
 
 bool AnyRuns(const Core& core, const FairTurns::Turn* turn) {
@@ -205,6 +240,10 @@ std::vector<const FairTurns::Turn*> TurnsInOrder(Core& core) {
   std::vector<const FairTurns::Turn*> turns;
   const uint64_t walk = ++core.turn_walks;
   bool shadow = false;
+  for (const std::unique_ptr<Request>& request : core.running) {
+    if (request->turn == nullptr || request->turn->closed || !request->can_fork_more()) continue;
+    if (std::exchange(request->turn->seen, walk) != walk) turns.push_back(request->turn);
+  }
   for (const std::unique_ptr<Request>& request : core.waiting) {
     if (!IsCandidate(*request)) continue;
     if (request->turn == nullptr) {
@@ -222,7 +261,7 @@ std::vector<const FairTurns::Turn*> TurnsInOrder(Core& core) {
   return turns;
 }
 
-// The request that should start now; null: none can.
+// The request that should start now, or whose next branch should begin; null: none can.
 Request* NextCandidate(Core& core, uint32_t free_lanes) {
   for (const FairTurns::Turn* turn : TurnsInOrder(core)) {
     const Candidate candidate = CandidateOf(core, turn, free_lanes);
@@ -392,7 +431,8 @@ bool DropLoad(Core& core, const Request* keep, const FairTurns::Turn* turn) {
 }
 
 void Admit(Core& core) {
-  if (core.waiting.empty()) return;
+  KeepForking(core);
+  if (core.waiting.empty() && ForkingRequests(core) == 0) return;
   PollLoads(core);
   WakeWaiters(core);
   if (core.running.empty()) core.admission_closed = false;
@@ -401,7 +441,12 @@ void Admit(Core& core) {
     const uint32_t free = core.options.max_sequences - std::min(used, core.options.max_sequences);
     if (free == 0) return Prefetch(core);
     Request* request = NextCandidate(core, free);
-    if (request == nullptr || !TryStart(core, *request)) return;
+    if (request == nullptr) return;
+    if (request->can_fork_more()) {
+      BeginNextBranch(core, *request);
+    } else if (!TryStart(core, *request)) {
+      return;
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // Branches: what one row of logits does to a sampled branch or to a beam.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/core.h"
@@ -25,6 +27,7 @@ void EndLane(Core& core, Request& request, Lane& lane, FinishReason reason) {
   lane.reason = reason;
   lane.source = -1;
   lane.sequence.reset();
+  lane.sampler.reset();  // as large as the vocabulary
   core.admission_closed = false;
   const bool all = std::all_of(request.lanes.begin(), request.lanes.end(),
                                [](const Lane& other) { return other.ended; });
@@ -42,6 +45,12 @@ TopList BeamCandidates(const Core& core, const Request& request, const float* ro
   return TopOf(logits, LogSumExp(logits), std::max(request.beam->candidates_needed(), wanted));
 }
 
+void BeginBranch(Core& core, Request& request, const float* logits) {
+  Lane& lane = request.lanes[request.begun++];
+  lane.source = 0;
+  SampleLane(core, request, lane, logits);
+}
+
 }  // namespace
 
 void BeginBranches(Core& core, Request& request, const float* logits) {
@@ -53,11 +62,22 @@ void BeginBranches(Core& core, Request& request, const float* logits) {
     request.lanes[0].candidates = BeamCandidates(core, request, logits);
     return;  // StepBeams does the rest
   }
-  for (Lane& lane : request.lanes) lane.source = 0;
-  for (Lane& lane : request.lanes) {
-    SampleLane(core, request, lane, logits);
-    if (request.ending) return;
+  const uint32_t at_once = std::min(request.width, core.options.max_sequences);
+  if (at_once < request.width) {
+    request.first_logits.assign(logits, logits + core.vocab_size);
   }
+  while (request.begun < at_once && !request.ending) BeginBranch(core, request, logits);
+}
+
+void BeginNextBranch(Core& core, Request& request) {
+  KVLINK_DCHECK(request.can_fork_more());
+  // It takes its turn among other tenants' requests: what was generated so far counts.
+  if (request.turn != nullptr) {
+    const uint32_t generated = request.report.generated_tokens;
+    request.turn->Charge(generated - std::exchange(request.charged_tokens, generated));
+  }
+  BeginBranch(core, request, request.first_logits.data());
+  if (!request.has_later_branches()) request.first_logits = std::vector<float>();
 }
 
 void SampleLane(Core& core, Request& request, Lane& lane, const float* row) {

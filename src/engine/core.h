@@ -105,7 +105,8 @@ struct Core {
 bool Intake(Core& core);
 // Ends requests whose deadline has passed.
 void Expire(Core& core);
-// Starts waiting requests while sequences and pages last.
+// Starts waiting requests, and branches of those that have more than may run at once, while
+// sequences and pages last.
 void Admit(Core& core);
 // Gives every lane a sequence and room for its next row; preempts when pages run out.
 void Place(Core& core);
@@ -160,8 +161,11 @@ void EmitToken(Core& core, Request& request, TokenEvent token);
 // The trunk is complete: branches draw their first tokens from `logits` [vocabulary] of its last
 // row, or go on where they were preempted.
 void LeaveTrunk(Core& core, Request& request, const float* logits);
-// Draws the first tokens of all branches from the last prompt row's logits.
+// Draws the first tokens of all branches, or of as many as run at once, from the last prompt row's
+// logits.
 void BeginBranches(Core& core, Request& request, const float* logits);
+// Likewise of one that had to wait. Requires: request.can_fork_more().
+void BeginNextBranch(Core& core, Request& request);
 // One more token of a lane.
 void SampleLane(Core& core, Request& request, Lane& lane, const float* logits);
 // Beam search: when every live beam has its candidates, the search takes a step.

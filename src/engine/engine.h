@@ -5,7 +5,9 @@
 // thread: must not block, must not throw).
 //
 // With best_of > n and with beam search the branches that are returned are known at the end only:
-// their kToken events come then. `max_sequences` counts branches.
+// their kToken events come then. `max_sequences` counts branches; a request with more of them runs
+// as many at once and begins the others as these end, with the tokens they would have had at once.
+// Beams advance together, so a search is never wider than that.
 //
 // Invariants
 //   1. Every submitted request gets exactly one kFinished event (error, cancel and deadline
@@ -41,6 +43,7 @@ struct EngineOptions {
   int num_threads = 1;
   uint32_t context = 0;         // most tokens of prompt + answer; 0: the model's
   uint32_t max_sequences = 16;  // running at once
+  uint32_t max_branches = 128;  // n or best_of of a request; more are refused
   uint32_t chunk_tokens = 512;  // prefill rows a step
   uint32_t max_queue = 1024;    // waiting requests; more are refused
   std::chrono::milliseconds single_flight_patience{30000};  // a leader later than this is overtaken

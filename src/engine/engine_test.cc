@@ -339,8 +339,12 @@ TEST(Engine, RefusesWhatCannotRunAndSaysTheFigures) {
   request.n = 3;
   request.best_of = 2;
   ExpectRefused(harness, request, "best_of is 2");
+  request.best_of = 129;
+  ExpectRefused(harness, request, "at most 128 branches");
   request.best_of = 5;
+  request.beam_search = true;
   ExpectRefused(harness, request, "at most 4 sequences");
+  request.beam_search = false;
   request.best_of = 0;
   request.branch_seeds = {1, 2};
   ExpectRefused(harness, request, "branch_seeds has 2");
@@ -350,7 +354,7 @@ TEST(Engine, RefusesWhatCannotRunAndSaysTheFigures) {
   request.logprobs = -1;
   request.stop = {"\xFF"};
   ExpectRefused(harness, request, "stop[0]");
-  EXPECT_EQ(harness.engine().Stats().refused, 11u);
+  EXPECT_EQ(harness.engine().Stats().refused, 12u);
   EXPECT_EQ(harness.engine().Stats().requests, 0u);
   harness.ExpectReference(Greedy(Prompt(255, 1), 1), *harness.Run(Greedy(Prompt(255, 1), 1)));
 }

@@ -6,8 +6,9 @@
 // level with the least served of those present, so that nobody saves up turns, and nobody who comes
 // late has to pay for what others used before. This is the virtual token counter of Sheng et al.,
 // "Fairness in Serving Large Language Models" (2024), charged with prompt rows that were computed
-// when a request starts and with generated tokens when it ends. A tenant is a Namespace::tenant:
-// whoever shares blocks as a group takes turns as one.
+// when a request starts and with generated tokens when it ends, or when a branch of it begins that
+// had to wait for another one's end. A tenant is a Namespace::tenant: whoever shares blocks as a
+// group takes turns as one.
 //
 // Invariant: a tenant with requests is never served more (by weight) than all others with requests
 // by more than one request's tokens per sequence that runs, while those others have requests that

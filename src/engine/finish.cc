@@ -175,7 +175,7 @@ void Finish(Core& core) {
     if (request->shadow) continue;
     // None: it came when the engine was stopping.
     if (request->turn != nullptr) {
-      core.turns.Leave(request->turn, request->report.generated_tokens);
+      core.turns.Leave(request->turn, request->report.generated_tokens - request->charged_tokens);
     }
     FinishRequest(core, *request);
   }

@@ -20,11 +20,11 @@ uint32_t LanesToFork(const Request& request, int source) {
 }
 
 // Before:  source [rows 0..k)          lanes A, B, C wait for it
-// After:   A = fork(k), B = fork(k), C = the source itself
+// After:   A = fork(k), B = fork(k), C = the source itself, unless later branches will fork it
 Status PlaceLane(Core& core, Request& request, Lane& lane) {
   if (lane.sequence == nullptr) {
     std::unique_ptr<Sequence>& source = request.sources[static_cast<size_t>(lane.source)];
-    if (LanesToFork(request, lane.source) == 1) {
+    if (LanesToFork(request, lane.source) == 1 && !request.has_later_branches()) {
       lane.sequence = std::move(source);
     } else {
       auto forked = source->Fork(source->num_ready(), request.RemainingTokens(lane));
@@ -45,14 +45,12 @@ Status DoesNotFit(const Core& core, const Request& request, const Status& why) {
   for (const Lane& lane : request.lanes) {
     longest = std::max<uint64_t>(longest, lane.ended ? 0 : request.LaneSize(lane));
   }
-  if (why.code() == StatusCode::kQuotaExhausted) {
-    return {why.code(), "branches: " + std::to_string(request.width) + ", longest " +
-                            std::to_string(longest) + " tokens: " + why.message()};
-  }
-  return {StatusCode::kResourceExhausted,
-          "branches: " + std::to_string(request.width) + ", longest " + std::to_string(longest) +
-              " tokens: more than the KV budget of " + std::to_string(core.budget_tokens) +
-              " tokens holds: " + why.message()};
+  const std::string what = "branches at once: " + std::to_string(request.num_live()) +
+                           ", longest " + std::to_string(longest) + " tokens: ";
+  if (why.code() == StatusCode::kQuotaExhausted) return {why.code(), what + why.message()};
+  return {StatusCode::kResourceExhausted, what + "more than the KV budget of " +
+                                              std::to_string(core.budget_tokens) +
+                                              " tokens holds: " + why.message()};
 }
 
 // Frees pages for `request`, of anybody's or, for a quota, of its tenant's. False: it lost its own.
@@ -86,7 +84,7 @@ bool MakeRoom(Core& core, Request& request, const Status& why) {
 void PlaceRequest(Core& core, Request& request) {
   if (!request.branched || request.trunk.sequence != nullptr) return;  // Begin made room
   for (Lane& lane : request.lanes) {
-    if (lane.ended) continue;
+    if (!request.is_live(lane)) continue;
     for (Status status = PlaceLane(core, request, lane); !status.ok();
          status = PlaceLane(core, request, lane)) {
       if (status.code() != StatusCode::kResourceExhausted &&
@@ -97,7 +95,7 @@ void PlaceRequest(Core& core, Request& request) {
       if (!MakeRoom(core, request, status)) return;
     }
   }
-  request.sources.clear();
+  if (!request.has_later_branches()) request.sources.clear();
 }
 
 // How many requests ran when the pages in use were at their peak.

@@ -31,7 +31,8 @@ std::vector<TokenId> RandomPrompt(base::Random& random) {
   return prompt;
 }
 
-GenerationRequest RandomRequest(base::Random& random) {
+// Up to `most_branches` of a request.
+GenerationRequest RandomRequest(base::Random& random, uint32_t most_branches) {
   GenerationRequest request =
       Greedy(RandomPrompt(random), 1 + static_cast<uint32_t>(random.Below(30)));
   request.sampling.seed = random.Below(5);
@@ -40,6 +41,11 @@ GenerationRequest RandomRequest(base::Random& random) {
   if (random.OneIn(5)) request.best_of = 3;
   request.beam_search = random.OneIn(6);
   if (request.beam_search) request.n = std::min(request.n, 2u);
+  if (!request.beam_search && random.OneIn(5)) {
+    (random.OneIn(3) ? request.best_of : request.n) =
+        3 + static_cast<uint32_t>(random.Below(most_branches - 2));
+    if (request.best_of > 0) request.best_of = std::max(request.best_of, request.n);
+  }
   if (random.OneIn(4) && !request.beam_search) request.stop = {"ab", "q", "\xE4\xBD\xA0"};
   request.sampling.ignore_eos = random.OneIn(2);
   if (random.OneIn(8)) request.store = false;
@@ -76,12 +82,12 @@ struct Sums {
   uint64_t prompt = 0, cached = 0, computed = 0, generated = 0, preemptions = 0, whole = 0;
 };
 
-void SubmitSome(Harness& harness, uint64_t seed, int count,
+void SubmitSome(Harness& harness, uint64_t seed, int count, uint32_t most_branches,
                 std::vector<std::pair<GenerationRequest, std::shared_ptr<Outcome>>>& out) {
   base::Random random(seed);
   std::vector<RequestId> ids;
   for (int i = 0; i < count; ++i) {
-    const GenerationRequest request = RandomRequest(random);
+    const GenerationRequest request = RandomRequest(random, most_branches);
     RequestId id = 0;
     out.emplace_back(request, harness.Submit(request, &id));
     ids.push_back(id);
@@ -139,7 +145,9 @@ TEST_P(RandomRequests, AnswersDoNotDependOnWhatRunsBeside) {
   std::vector<std::thread> threads;
   for (size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&harness, &sent, t, &setting] {
-      SubmitSome(harness, t + setting.chunk, kRequests, sent[t]);
+      // Many of them where few run at once, so that pages for those do not run out.
+      const uint32_t most_branches = setting.sequences == 3 ? 10 : 3;
+      SubmitSome(harness, t + setting.chunk, kRequests, most_branches, sent[t]);
     });
   }
   for (std::thread& thread : threads) thread.join();

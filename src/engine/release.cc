@@ -11,8 +11,9 @@ namespace {
 // What is to be computed when the request starts again.
 void PlanResume(Request& request) {
   request.trunk = Trunk{};
-  if (!request.branched) {
+  if (!request.branched || request.has_later_branches()) {  // which will fork the prompt
     request.trunk.tokens = request.params.prompt;
+    request.trunk.first = !request.branched;
     return;
   }
   const Lane* first = nullptr;

@@ -7,7 +7,9 @@
 //
 // The *trunk* is what all branches begin with: the prompt, or after a preemption the longest prefix
 // that the live branches share. It is computed once, in one sequence; then each *lane* (a live
-// branch, or a live beam) forks from it, or, as the last one, takes it over.
+// branch, or a live beam) forks from it, or, as the last one, takes it over. Where there are more
+// branches than may run at once the trunk stays as a source, and the prompt's last logits with it:
+// the next branch draws its first token from them and forks when another one has ended.
 //
 // Invariants
 //   1. A waiting request holds no sequence.
@@ -16,6 +18,7 @@
 // Everything here belongs to the engine thread once the request was taken from the inbox.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -92,7 +95,7 @@ struct Request {
   base::TimePoint submitted;
   std::optional<base::TimePoint> deadline;
   uint32_t max_tokens = 0;  // clipped by the context
-  uint32_t width = 1;       // lanes
+  uint32_t width = 1;       // branches, or beams
 
   FairTurns::Turn* turn = nullptr;  // the tenant's; null: a shadow, which nobody waits for
 
@@ -113,8 +116,10 @@ struct Request {
   Trunk trunk;
   std::vector<TokenId> resumed;  // the trunk's tokens after a preemption
   std::vector<std::unique_ptr<Sequence>> sources;
-  std::vector<Lane> lanes;  // once `branched`: `width` branches, or one a live beam
-  bool branched = false;    // the first tokens were drawn
+  std::vector<Lane> lanes;          // once `branched`: `width` branches, or one a live beam
+  bool branched = false;            // the first tokens were drawn
+  uint32_t begun = 0;               // branches that have drawn theirs, in order of index
+  std::vector<float> first_logits;  // that the others will draw theirs from [vocabulary]
   std::unique_ptr<BeamSearch> beam;
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   std::optional<Ending> ending;
@@ -128,7 +133,8 @@ struct Request {
   bool started = false;
   base::TimePoint started_at, first_token_at;
   bool has_first_token = false;
-  uint32_t counted_rows = 0;  // prompt rows that were counted as cached or computed
+  uint32_t counted_rows = 0;    // prompt rows that were counted as cached or computed
+  uint32_t charged_tokens = 0;  // of those generated: what `turn` was charged with already
 
   uint32_t prompt_size() const { return static_cast<uint32_t>(params.prompt.size()); }
   bool borrows() const {
@@ -141,6 +147,15 @@ struct Request {
   // The branches to return are known at the end only.
   bool replays() const { return beam || width > params.n; }
   bool scores() const { return wants_logprobs() || replays(); }
+
+  bool is_live(const Lane& lane) const { return !lane.ended && (beam || lane.sampled > 0); }
+  uint32_t num_live() const {
+    return static_cast<uint32_t>(std::count_if(lanes.begin(), lanes.end(),
+                                               [this](const Lane& lane) { return is_live(lane); }));
+  }
+  bool has_later_branches() const { return branched && !beam && begun < width; }
+  // The next of them may begin as soon as a sequence is free.
+  bool can_fork_more() const { return has_later_branches() && !sources.empty() && !ending; }
 
   std::span<const TokenId> Generated(const Lane& lane) const {
     if (!beam) return lane.generated;

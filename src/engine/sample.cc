@@ -62,7 +62,7 @@ void LeaveTrunk(Core& core, Request& request, const float* logits) {
   request.trunk = Trunk{};
   if (first) return BeginBranches(core, request, logits);
   for (Lane& lane : request.lanes) {
-    if (!lane.ended) lane.source = 0;
+    if (request.is_live(lane)) lane.source = 0;
   }
 }
 

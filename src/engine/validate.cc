@@ -53,8 +53,12 @@ Status ValidateBranches(const Core& core, const GenerationRequest& request) {
     return Invalid("best_of is " + Str(request.best_of) + ", less than n = " + Str(request.n));
   }
   const uint32_t width = std::max(request.n, request.best_of);
-  if (width > core.options.max_sequences) {
-    return Invalid("n or best_of is " + Str(width) + "; at most " +
+  if (width > core.options.max_branches) {
+    return Invalid("n or best_of is " + Str(width) + "; a request has at most " +
+                   Str(core.options.max_branches) + " branches");
+  }
+  if (request.beam_search && width > core.options.max_sequences) {
+    return Invalid("n or best_of is " + Str(width) + " beams, which advance together; at most " +
                    Str(core.options.max_sequences) + " sequences run at once");
   }
   if (!request.branch_seeds.empty() && request.branch_seeds.size() != width) {

@@ -452,11 +452,12 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
   ApiRequest request = std::get<ApiRequest>(std::move(parsed));
   if (!CheckModel(call, request.model)) return;
   const uint32_t width = std::max(request.generation.n, request.generation.best_of);
-  if (width > engine_.options().max_sequences) {
+  if (request.generation.beam_search && width > engine_.options().max_sequences) {
     return Refuse(
         call, {400,
-               "n or best_of is " + std::to_string(width) + "; at most " +
-                   std::to_string(engine_.options().max_sequences) + " sequences run at once here",
+               "n or best_of is " + std::to_string(width) + " beams, which all advance together; " +
+                   "at most " + std::to_string(engine_.options().max_sequences) +
+                   " sequences run at once here",
                request.generation.best_of > 0 ? "best_of" : "n", ""});
   }
   std::vector<BuiltPrompt> prompts;

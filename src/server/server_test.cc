@@ -480,11 +480,14 @@ TEST_F(ServerTest, APromptBeyondTheContextIsRefusedWithTheFigures) {
   EXPECT_THAT(reply.body, AllOf(HasSubstr("4096"), HasSubstr("5001")));
 }
 
-TEST_F(ServerTest, MoreChoicesThanRunAtOnceAreRefused) {
+TEST_F(ServerTest, MoreChoicesThanRunAtOnceAreServedButNotMoreBeams) {
   engine_options_.max_sequences = 4;
   Start();
-  EXPECT_EQ(Post(kChat, ChatBody("hi", {{"n", 4}})).status, 200);
-  const HttpReply reply = Post(kChat, ChatBody("hi", {{"n", 5}}));
+  const HttpReply choices = Post(kChat, ChatBody("hi", {{"n", 5}}));
+  EXPECT_EQ(choices.status, 200);
+  EXPECT_EQ(choices.json()["choices"].size(), 5u);
+  EXPECT_EQ(Post(kChat, ChatBody("hi", {{"n", 4}, {"use_beam_search", true}})).status, 200);
+  const HttpReply reply = Post(kChat, ChatBody("hi", {{"n", 5}, {"use_beam_search", true}}));
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(reply.json()["error"]["param"], "n");
   EXPECT_THAT(reply.body, AllOf(HasSubstr("5"), HasSubstr("4")));
