@@ -176,12 +176,9 @@ void BlockGraph::Reparent(BlockId id, BlockId parent) {
   const BlockId old = blocks_[id].parent;
   KVLINK_CHECK(old != kNoBlock && blocks_[old].depth == blocks_[parent].depth)
       << "block " << id << " cannot move from " << old << " to " << parent;
+  KVLINK_CHECK(!blocks_[id].pinned_until) << "block " << id << " is pinned, " << parent << " not";
   Update(parent, [](Block& p) { ++p.children; });
   Update(old, [](Block& p) { --p.children; });
-  if (blocks_[id].pinned_until) {
-    ++blocks_[parent].pinned_above;
-    --blocks_[old].pinned_above;
-  }
   blocks_[id].parent = parent;
   FreeIfUnneeded(old);
 }

@@ -117,8 +117,8 @@ class BlockGraph {
   void SetTainted(BlockId id) { blocks_[id].tainted = true; }
   void Keep(BlockId id);    // an index knows it
   void Forget(BlockId id);  // no index knows it: freed when nothing needs it
-  void Reparent(BlockId id,
-                BlockId parent);  // Requires: the same tokens stand before `parent`'s end
+  // Requires: the same tokens stand before `parent`'s end; `id` is not pinned.
+  void Reparent(BlockId id, BlockId parent);
 
   // The kept block that goes next; nothing when all are used or pinned. Forget() evicts it.
   std::optional<BlockId> Victim() const;

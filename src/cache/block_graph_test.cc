@@ -247,6 +247,7 @@ struct NaiveBlock {
   bool kept = false;
   TimePoint pinned_until{};
   bool pinned_itself = false;
+  OwnerId owner = kNobody;
 };
 
 class NaiveGraph {
@@ -254,8 +255,9 @@ class NaiveGraph {
   std::map<BlockId, NaiveBlock> blocks;
   uint64_t tick = 0;
 
-  void Add(BlockId id, BlockId parent, BlockId base) {
+  void Add(BlockId id, BlockId parent, BlockId base, OwnerId owner) {
     NaiveBlock block{.parent = parent, .base = base, .users = 1, .last_use = ++tick};
+    block.owner = owner;
     if (parent != kNoBlock) block.depth = blocks.at(parent).depth + 1;
     if (base != kNoBlock) ++blocks.at(base).users;
     blocks[id] = block;
@@ -281,28 +283,32 @@ class NaiveGraph {
     }
     Sweep();
   }
-  std::optional<BlockId> Victim(TimePoint now) const {
+  // Of all blocks, or of one owner's, as if there were so many pages.
+  std::optional<BlockId> Victim(TimePoint now, std::optional<OwnerId> owner, uint64_t pages) const {
+    const auto counts = [owner](const NaiveBlock& b) { return !owner || b.owner == *owner; };
     uint64_t reused = 0;
     for (const auto& [id, b] : blocks) {
-      reused += b.base == kNoBlock && b.users == 0 && b.times_used > 1;
+      reused += counts(b) && b.base == kNoBlock && b.users == 0 && b.times_used > 1;
     }
     std::array<std::optional<BlockId>, 2> first;  // used once; more often
     const auto rank = [&](BlockId id) {
       const NaiveBlock& b = blocks.at(id);
       const double cost = b.rows / 8.0 * (1 + b.depth * 8.0 / 4096);
-      const auto worth = static_cast<uint64_t>(std::min(cost, 4.0) * (kPages / 2.0));
+      const auto worth =
+          static_cast<uint64_t>(std::min(cost, 4.0) * (static_cast<double>(pages) / 2.0));
       return std::tuple(b.last_use + worth, ~b.depth, id);
     };
     for (const auto& [id, b] : blocks) {
-      if (!b.kept || b.users > 0 || b.pinned_until > now || Needed(id)) continue;
+      if (!counts(b) || !b.kept || b.users > 0 || b.pinned_until > now || Needed(id)) continue;
       std::optional<BlockId>& victim = first[b.times_used > 1];
       if (!victim || rank(id) < rank(*victim)) victim = id;
     }
     const auto& [once, again] = first;
     if (!once || !again) return once ? once : again;
-    if (reused > kPages * 8 / 10) return again;
-    const bool is_older = std::get<0>(rank(*again)) + kPages < std::get<0>(rank(*once));
-    return reused > kPages * 35 / 100 && is_older ? again : once;
+    const auto held = static_cast<double>(reused), total = static_cast<double>(pages);
+    if (held > EvictionOrder::kReusedShare * total) return again;
+    const bool is_older = std::get<0>(rank(*again)) + pages < std::get<0>(rank(*once));
+    return held > EvictionOrder::kProtectedShare * total && is_older ? again : once;
   }
 };
 
@@ -331,12 +337,35 @@ TEST_F(BlockGraphTest, AnOwnersVictimsAreItsOwnInItsOwnOrder) {
   EXPECT_EQ(graph_.CountsOf(1).pages, 4u);
 }
 
+TEST_F(BlockGraphTest, ALimitThatIsSetAnewOrdersWhatIsThereAndWithoutOneNothingIs) {
+  EXPECT_EQ(graph_.CountsOf(7), OwnerCounts());  // nobody has heard of it
+  const auto add = [this](OwnerId owner) {
+    const BlockId id = graph_.Add(pool_->AllocatePage().value(), kNoBlock, 0, owner);
+    graph_.Keep(id);
+    graph_.Release(id);
+    return id;
+  };
+  const BlockId gone = add(2), other = add(1), used = add(2), idle = add(2);
+  graph_.Forget(gone);
+  graph_.Acquire(used);
+  graph_.Limit(2, 3);
+  EXPECT_EQ(graph_.VictimOf(2), idle);
+  graph_.Release(used);
+  graph_.Limit(2, 5);
+  graph_.Validate();
+  EXPECT_EQ(graph_.VictimOf(2), idle) << "the other was used last";
+  graph_.Limit(2, 0);
+  graph_.Validate();
+  EXPECT_EQ(graph_.CountsOf(2).evictable_pages, 2u);
+  EXPECT_EQ(Drain(), (std::vector<BlockId>{other, idle, used}));
+}
+
 // Thousands of random operations; after each, the graph's answers equal those of the reference.
 class RandomOperations : public ::testing::TestWithParam<uint64_t> {
  protected:
   using Chain = std::vector<BlockId>;  // what one sequence uses
   static constexpr OwnerId kLimited = 1;
-  RandomOperations() { graph_.Limit(kLimited, kPages / 4); }
+  RandomOperations() { graph_.Limit(kLimited, limit_); }
 
   void Begin() {  // after a random kept block, or from the root
     Chain chain;
@@ -381,7 +410,7 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
     const OwnerId owner =
         parent == kNoBlock ? static_cast<OwnerId>(random_.Below(3)) : graph_[parent].owner;
     const BlockId id = graph_.Add(pool_->AllocatePage().value(), parent, 0, owner);
-    naive_.Add(id, parent, kNoBlock);
+    naive_.Add(id, parent, kNoBlock, owner);
     chain.push_back(id);
     Write(id);
   }
@@ -400,7 +429,7 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
     const BlockId parent = naive_.blocks.at(base).parent;
     const BlockId id =
         graph_.AddDifference(pool_->AllocateFragment().value(), base, parent, 0, 0, kCapacity);
-    naive_.Add(id, parent, base);
+    naive_.Add(id, parent, base, naive_.blocks.at(base).owner);
     fork.push_back(id);
     sequences_.push_back(fork);
     Write(id);
@@ -480,8 +509,11 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       Pin();
     } else if (dice < 97) {
       Unpin();
-    } else {
+    } else if (dice < 99) {
       Expire(seconds(5));
+    } else {  // as whoever runs the server may
+      limit_ = 1 + random_.Below(kPages);
+      graph_.Limit(kLimited, limit_);
     }
   }
   void Compare() {
@@ -504,11 +536,8 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       expected.shared_pages += b.users > 1;
     }
     ASSERT_EQ(graph_.counts(), expected);
-    ASSERT_EQ(graph_.Victim(), naive_.Victim(now_));
-    if (const auto victim = graph_.VictimOf(kLimited)) {
-      ASSERT_EQ(graph_[*victim].owner, kLimited);
-      ASSERT_EQ(graph_[*victim].users, 0u);
-    }
+    ASSERT_EQ(graph_.Victim(), naive_.Victim(now_, std::nullopt, kPages));
+    ASSERT_EQ(graph_.VictimOf(kLimited), naive_.Victim(now_, kLimited, limit_));
     OwnerCounts all;
     for (OwnerId owner = 0; owner < 3; ++owner) {
       const OwnerCounts counts = graph_.CountsOf(owner);
@@ -533,6 +562,7 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
   std::vector<Chain> sequences_;
   Random random_{GetParam()};
   TimePoint now_{};
+  uint64_t limit_ = kPages / 4;  // of kLimited
 };
 
 TEST_P(RandomOperations, AgreeWithTheNaiveGraphAndDrainToNothing) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <initializer_list>
 
+#include "base/random.h"
 #include "cache/row_copy.h"
 #include "pool/page_pool.h"
 
@@ -161,6 +163,13 @@ std::string BytesOf(const KvShape& shape, const BlockView& block, uint32_t row) 
   return bytes;
 }
 
+void FillAtRandom(std::initializer_list<std::vector<std::byte>*> all) {
+  base::Random random(3);
+  for (std::vector<std::byte>* bytes : all) {
+    for (std::byte& byte : *bytes) byte = static_cast<std::byte>(random.Below(256));
+  }
+}
+
 TEST(CopyRows, MovesExactlyTheRowsAskedForOfEveryKvType) {
   for (KvType type : kKvTypes) {
     SCOPED_TRACE(KvTypeName(type));
@@ -179,10 +188,7 @@ TEST(CopyRows, MovesExactlyTheRowsAskedForOfEveryKvType) {
       uint32_t first, count;
     } cases[] = {{from, to, 3, 20}, {from, over, 20, 5}, {over, from, 18, 7}};
     for (const auto& c : cases) {
-      uint8_t next = 1;
-      for (auto* bytes : {&pages[0], &pages[1], &cells}) {
-        for (std::byte& b : *bytes) b = std::byte(next = static_cast<uint8_t>(next * 5 + 3));
-      }
+      FillAtRandom({&pages[0], &pages[1], &cells});
       std::vector<std::string> source, before;
       size_t row_bytes = 0;
       for (uint32_t row = 0; row < kTokens; ++row) {
@@ -202,6 +208,32 @@ TEST(CopyRows, MovesExactlyTheRowsAskedForOfEveryKvType) {
   }
 }
 
+TEST(CopyRow, MovesOneRowToAnyPlaceOfEveryKvType) {
+  for (KvType type : kKvTypes) {
+    SCOPED_TRACE(KvTypeName(type));
+    KvShape shape = kShape;
+    shape.type = type;
+    std::vector<std::byte> pages[2], cells(DifferenceView::CellsBytes(shape, 2));
+    for (auto& page : pages) page.resize(shape.page_bytes());
+    FillAtRandom({&pages[0], &pages[1], &cells});
+    std::vector<int8_t> slots(kTokens, -1);
+    slots[9] = 1;
+    const DifferenceView difference = {cells.data(), slots.data(), 0, 2};
+    const BlockView from = {pages[0].data(), &difference}, to = {pages[1].data(), nullptr};
+    for (const auto& [source, target] : {std::pair(9u, 3u), {4u, 31u}, {31u, 0u}}) {
+      std::vector<std::string> before;
+      for (uint32_t row = 0; row < kTokens; ++row) before.push_back(BytesOf(shape, to, row));
+      const std::string moved = BytesOf(shape, from, source);
+      ASSERT_NE(moved, before[target]);
+      CopyRow(shape, from, source, to, target);
+      for (uint32_t row = 0; row < kTokens; ++row) {
+        EXPECT_EQ(BytesOf(shape, to, row), row == target ? moved : before[row]) << "row " << row;
+      }
+      EXPECT_EQ(BytesOf(shape, from, source), moved);
+    }
+  }
+}
+
 TEST_F(CopyOnWriteTest, CopyMovesExactlyTheRowsAskedForBetweenPagesAndCells) {
   const BlockId page = Page(kTokens), other = Page(kTokens), base = Page(kTokens);
   const BlockId difference = DifferenceOver(base, 20, 24);
@@ -213,6 +245,8 @@ TEST_F(CopyOnWriteTest, CopyMovesExactlyTheRowsAskedForBetweenPagesAndCells) {
                {difference, other, 18, 8},    // composed: rows of the base and cells
                {page, difference, 20, 4},     // page to cells
                {difference, sibling, 20, 2},  // cells to cells
+               {difference, sibling, 16, 6},  // both read rows 16 and 17 of the base
+               {page, page, 0, kTokens},      // nothing to do
                {difference, other, 0, kTokens}};
   for (const auto& c : cases) {
     const BlockView from = graph_->View(c.from), to = graph_->View(c.to);

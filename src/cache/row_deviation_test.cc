@@ -99,6 +99,15 @@ TEST_P(RowDeviationTest, SeesOneValueInTheLastLayer) {
   EXPECT_NEAR(ValueDeviation(shape_, a(), 2, b(), 2), std::sqrt(4.0 / (3 * 2 * 72)), 1e-6);
 }
 
+TEST_P(RowDeviationTest, OfOneLayerIsThatLayersAlone) {
+  Put(b(), 2, [](uint32_t, uint32_t, uint32_t) { return 2.0f; });
+  Put(a(), 2, [](uint32_t layer, uint32_t, uint32_t) { return layer == 1 ? 3.0f : 2.0f; });
+  EXPECT_EQ(ValueDeviation(shape_, 0, a(), 2, b(), 2), 0);
+  EXPECT_NEAR(ValueDeviation(shape_, 1, a(), 2, b(), 2), 0.5, 1e-6);
+  EXPECT_EQ(ValueDeviation(shape_, 2, a(), 2, b(), 2), 0);
+  EXPECT_NEAR(ValueDeviation(shape_, a(), 2, b(), 2), 0.5 / std::sqrt(3.0), 1e-6);
+}
+
 TEST_P(RowDeviationTest, IsInfiniteAgainstARowOfZeros) {
   const auto zeros = [](uint32_t, uint32_t, uint32_t) { return 0.0f; };
   Put(a(), 2, zeros);
