@@ -61,6 +61,26 @@ TEST_F(ClusterLedgerTest, OwnTrialsReplaceTheCalibration) {
   EXPECT_FALSE(IsOpen(shop_));
 }
 
+TEST_F(ClusterLedgerTest, OldTrialsFadeAndAFailureIsNeverRoundedAway) {
+  ledger_.Calibrate(EditClass::kWords, {100, 0});
+  const auto bound = [this](uint64_t failures, uint64_t trials) {
+    return UpperErrorBound(failures, trials, options_.confidence);
+  };
+  const int most = 4 * static_cast<int>(options_.min_trials);
+  const uint64_t half = 2 * uint64_t{options_.min_trials};
+  Agree(most, shop_);
+  EXPECT_EQ(ledger_.Bound(shop_), bound(0, 2 * half));
+  Agree(1, shop_);
+  EXPECT_EQ(ledger_.Bound(shop_), bound(0, half));
+  Agree(most - static_cast<int>(half), shop_);
+  Disagree(shop_);
+  EXPECT_EQ(ledger_.Bound(shop_), bound(1, half)) << "one of 241 counts as one of 120";
+  EXPECT_TRUE(IsOpen(shop_));
+  Disagree(shop_);
+  EXPECT_EQ(ledger_.Bound(shop_), bound(0, 0)) << "two are too many: it starts over";
+  EXPECT_FALSE(IsOpen(shop_));
+}
+
 TEST_F(ClusterLedgerTest, OpensAgainAfterItsTimeAndEnoughCleanTrials) {
   ledger_.Calibrate(EditClass::kWords, {100, 0});
   IsOpen(shop_);
