@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "tier/testing/file_limit.h"
 #include "tier/testing/tier_world.h"
 
 namespace kvlink::tier {
@@ -96,6 +97,70 @@ TEST(BlobFiles, APlaceThatNoFileHasIsNotRestoredAndItsNumberNotUsedAgain) {
   EXPECT_EQ(files->Read({40, 0, 3}, &bytes), ENOENT);
   EXPECT_EQ(files->Read({places[0].file, 5, 3}, &bytes), ENODATA);
   EXPECT_EQ(Read(*files, places[0]), "abc");
+}
+
+TEST(BlobFiles, AnAppendThatStopsHalfWayLeavesNothingAndTheNextGoesToAnotherFile) {
+  const TempDirectory directory;
+  const auto files = Open(directory.path());
+  const Place kept = Append(*files, {"kept"})[0];
+  const std::vector<std::string_view> blobs = {"abc", "defg"};
+  std::vector<Place> places(7);
+  int error = 0;
+  {
+    const FileLimit limit(6);  // two bytes fit
+    error = files->Append(blobs, &places);
+  }
+  EXPECT_EQ(error, EFBIG);
+  EXPECT_TRUE(places.empty());
+  EXPECT_EQ(files->total_bytes(), 4u);
+  EXPECT_EQ(BytesIn(directory.path()), 4u);
+  const Place next = Append(*files, {"next"})[0];
+  EXPECT_NE(next.file, kept.file);
+  EXPECT_EQ(Read(*files, kept), "kept");
+  EXPECT_EQ(Read(*files, next), "next");
+  files->Drop(kept);
+  EXPECT_EQ(BytesIn(directory.path()), 4u) << "its file is gone";
+}
+
+TEST(BlobFiles, ANewFileThatTakesNothingIsGoneAgain) {
+  const TempDirectory directory;
+  const auto files = Open(directory.path());
+  const std::vector<std::string_view> blobs = {"abc"};
+  std::vector<Place> places;
+  int error = 0;
+  {
+    const FileLimit limit(0);
+    error = files->Append(blobs, &places);
+  }
+  EXPECT_EQ(error, EFBIG);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  EXPECT_EQ(Read(*files, Append(*files, {"abc"})[0]), "abc");
+}
+
+TEST(BlobFiles, ManyAndEmptyBlobsAreWrittenInOrder) {
+  const TempDirectory directory;
+  const auto files = Open(directory.path());
+  std::vector<std::string> blobs;
+  for (int i = 0; i < 1500; ++i) blobs.push_back(i % 7 == 0 ? "" : std::to_string(i));
+  const std::vector<Place> places = Append(*files, blobs);
+  uint64_t offset = 0;
+  for (size_t i = 0; i < blobs.size(); ++i) {
+    ASSERT_EQ(places[i], (Place{places[0].file, offset, blobs[i].size()})) << i;
+    ASSERT_EQ(Read(*files, places[i]), blobs[i]) << i;
+    offset += blobs[i].size();
+  }
+  EXPECT_EQ(files->total_bytes(), offset);
+  EXPECT_EQ(files->Sync(), 0);
+  EXPECT_EQ(files->Sync(), 0) << "nothing is left to do";
+}
+
+TEST(BlobFiles, AFolderThatIsNotThereIsSaidByName) {
+  const TempDirectory directory;
+  const auto files = BlobFiles::Open(directory / "none", kFileBytes);
+  ASSERT_FALSE(files.ok());
+  EXPECT_EQ(files.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(files.status().message().find(directory / "none"), std::string::npos)
+      << files.status().message();
 }
 
 TEST(BlobFiles, AFileOfAnEarlierRunIsNotAppendedTo) {

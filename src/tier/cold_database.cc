@@ -102,12 +102,22 @@ Status Unusable(StatusCode code, const std::string& directory, const std::string
   return {code, "cold store '" + directory + "': " + why};
 }
 
-void RemoveFiles(const std::string& directory, bool (*which)(const fs::path&)) {
+// As far as the directory can be read: no exception ends a thread of the store.
+template <typename Visit>
+void ForFiles(const std::string& directory, Visit visit) {
   std::error_code error;
-  for (const fs::directory_entry& file : fs::directory_iterator(directory, error)) {
-    if (which(file.path())) fs::remove_all(file.path(), error);
-  }
+  fs::directory_iterator at(directory, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) visit(*at);
 }
+
+void RemoveFiles(const std::string& directory, bool (*which)(const fs::path&)) {
+  ForFiles(directory, [which](const fs::directory_entry& file) {
+    std::error_code error;
+    if (which(file.path())) fs::remove_all(file.path(), error);
+  });
+}
+
+rocksdb::Status NotOpen() { return rocksdb::Status::IOError("it could not be opened again"); }
 
 // Makes or finds COLD_STORE and locks it; gives the descriptor. `emptied`: a store of an earlier
 // format becomes one of this.
@@ -178,33 +188,34 @@ Result<std::unique_ptr<ColdDatabase>> ColdDatabase::Open(const ColdTierOptions& 
                                                          bool emptied) {
   Result<int> lock = LockDirectory(options, emptied);
   if (!lock.ok()) return lock.status();
-  std::unique_ptr<ColdDatabase> database(new ColdDatabase(options.directory, *lock));
+  std::unique_ptr<ColdDatabase> database(new ColdDatabase(options, *lock));
   if (emptied) {
     RemoveFiles(options.directory,
                 [](const fs::path& file) { return file.filename() != kMarkerName; });
   }
-  Status status = database->OpenRocks(options);
+  Status status = database->OpenRocks();
   if (status.code() == StatusCode::kResourceExhausted && !options.read_only) {
     // Reading the log back takes room. What was written last is lost, as it may be.
     RemoveFiles(options.directory, [](const fs::path& file) { return file.extension() == ".log"; });
-    status = database->OpenRocks(options);
+    status = database->OpenRocks();
   }
   if (!status.ok()) return status;
   return database;
 }
 
-Status ColdDatabase::OpenRocks(const ColdTierOptions& options) {
+Status ColdDatabase::OpenRocks() {
   rocksdb::DB* rocks = nullptr;
-  const rocksdb::Options database = DatabaseOptions(options);
-  const rocksdb::Status status = options.read_only
-                                     ? rocksdb::DB::OpenForReadOnly(database, directory_, &rocks)
-                                     : rocksdb::DB::Open(database, directory_, &rocks);
+  const std::string& directory = options_.directory;
+  const rocksdb::Options database = DatabaseOptions(options_);
+  const rocksdb::Status status = options_.read_only
+                                     ? rocksdb::DB::OpenForReadOnly(database, directory, &rocks)
+                                     : rocksdb::DB::Open(database, directory, &rocks);
   if (!status.ok()) {
     const bool damaged = status.IsCorruption() || status.IsNotFound() || status.IsPathNotFound();
     const StatusCode code = damaged              ? StatusCode::kDataLoss
                             : status.IsNoSpace() ? StatusCode::kResourceExhausted
                                                  : StatusCode::kUnavailable;
-    return Unusable(code, directory_, status.ToString());
+    return Unusable(code, directory, status.ToString());
   }
   rocks_.reset(rocks);
   return {};
@@ -228,6 +239,7 @@ void ColdDatabase::Change::Erase(const BlockKey& key) {
 
 rocksdb::Status ColdDatabase::Change::Write() {
   if (empty()) return rocksdb::Status::OK();
+  if (!database_.rocks_) return NotOpen();
   const rocksdb::Status status = database_.rocks_->Write(rocksdb::WriteOptions(), &batch_);
   batch_.Clear();
   return status;
@@ -248,22 +260,23 @@ rocksdb::Status ColdDatabase::LoadIndex(
 
 uint64_t ColdDatabase::DeviceBytes() const {
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const fs::directory_entry& file : fs::directory_iterator(directory_, error)) {
-    if (BlobFiles::IsBlobFile(file.path().filename().string())) continue;
+  ForFiles(options_.directory, [&bytes](const fs::directory_entry& file) {
+    if (BlobFiles::IsBlobFile(file.path().filename().string())) return;
+    std::error_code error;
     const uint64_t size = file.file_size(error);  // a file may go away meanwhile
     if (!error) bytes += size;
-  }
+  });
   return bytes;
 }
 
 uint64_t ColdDatabase::FreeBytes() const {
   std::error_code error;
-  const fs::space_info space = fs::space(directory_, error);
+  const fs::space_info space = fs::space(options_.directory, error);
   return error ? 0 : space.available;
 }
 
 rocksdb::Status ColdDatabase::Compact() {
+  if (!rocks_) return NotOpen();
   rocksdb::Status status = rocks_->Flush(rocksdb::FlushOptions());
   if (!status.ok()) return status;
   rocksdb::CompactRangeOptions compact;
@@ -275,8 +288,19 @@ rocksdb::Status ColdDatabase::Compact() {
   return status.ok() ? rocks_->EnableFileDeletions(/*force=*/true) : status;
 }
 
-rocksdb::Status ColdDatabase::Sync() { return rocks_->SyncWAL(); }
+rocksdb::Status ColdDatabase::Sync() { return rocks_ ? rocks_->SyncWAL() : NotOpen(); }
 
-rocksdb::Status ColdDatabase::Resume() { return rocks_->Resume(); }
+// RocksDB goes on by itself when a full device has room again. After another error of its log it
+// takes nothing more until it is opened anew; all that it has confirmed lies in its files.
+rocksdb::Status ColdDatabase::Resume() {
+  if (rocks_) {
+    const rocksdb::Status status = rocks_->Resume();
+    if (status.ok() || status.severity() < rocksdb::Status::kFatalError) return status;
+    rocks_->Close().PermitUncheckedError();
+    rocks_.reset();
+  }
+  const Status opened = OpenRocks();
+  return opened.ok() ? rocksdb::Status::OK() : rocksdb::Status::IOError(opened.message());
+}
 
 }  // namespace kvlink::tier

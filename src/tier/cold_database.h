@@ -51,15 +51,15 @@ class ColdDatabase {
   uint64_t FreeBytes() const;  // of the device
   rocksdb::Status Compact();
   rocksdb::Status Sync();
-  rocksdb::Status Resume();  // after a failed write
+  rocksdb::Status Resume();  // after a failed write; opens it again where it must be
 
  private:
-  ColdDatabase(std::string directory, int lock) : directory_(std::move(directory)), lock_(lock) {}
-  Status OpenRocks(const ColdTierOptions& options);
+  ColdDatabase(const ColdTierOptions& options, int lock) : options_(options), lock_(lock) {}
+  Status OpenRocks();
 
-  const std::string directory_;
-  const int lock_;  // descriptor of COLD_STORE
-  std::unique_ptr<rocksdb::DB> rocks_;
+  const ColdTierOptions options_;
+  const int lock_;                      // descriptor of COLD_STORE
+  std::unique_ptr<rocksdb::DB> rocks_;  // null: it could not be opened again
 };
 
 ErrorReason ReasonOf(const rocksdb::Status& status);

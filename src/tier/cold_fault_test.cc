@@ -14,6 +14,7 @@
 #include <set>
 
 #include "tier/cold_tier.h"
+#include "tier/testing/file_limit.h"
 #include "tier/testing/tier_world.h"
 #include "tier/tier_files.h"
 #include "tier/tier_store.h"
@@ -246,6 +247,70 @@ TEST(ColdFault, TheFreeRoomThatMustStayIsKept) {
   EXPECT_EQ((*tier)->ContainsNow(NumberedKey(99)), false);
   EXPECT_EQ(GetOne(**tier, NumberedKey(5)).outcome, Outcome::kOk);
   EXPECT_THAT((*tier)->LastError(), HasSubstr("free on the device"));
+}
+
+TierAnswer PutNumbered(BlockTier& tier, uint64_t n, size_t bytes) {
+  const NumberedBlock block(n, bytes);
+  return PutOne(tier, block.put.name.key, block.Encoded(), block.put.name.parent, 1)[0];
+}
+
+TEST(ColdFault, ABlockThatTheDeviceRefusesIsAnErrorAndTheNextIsNot) {
+  const TempDirectory directory;
+  const auto tier = OpenColdTier(OptionsOf(directory / "store"));
+  ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+  ASSERT_EQ(PutNumbered(**tier, 0, 5000).outcome, Outcome::kOk);
+  const uint64_t device = (*tier)->Usage().device_bytes;
+  ErrorReason reason = ErrorReason::kNone;
+  {
+    const FileLimit limit(20'000);
+    reason = PutNumbered(**tier, 1, 300'000).reason;
+  }
+  EXPECT_EQ(reason, ErrorReason::kIo);
+  EXPECT_EQ((*tier)->ContainsNow(NumberedKey(1)), false);
+  EXPECT_NE((*tier)->LastError(), "");
+  EXPECT_LE((*tier)->Usage().device_bytes, device + 1000) << "what was written is given back";
+  EXPECT_EQ(PutNumbered(**tier, 1, 300'000).outcome, Outcome::kOk);
+  for (const uint64_t n : {0, 1}) {
+    EXPECT_EQ(GetOne(**tier, NumberedKey(n)).bytes,
+              NumberedBlock(n, n == 0 ? 5000 : 300'000).Encoded());
+  }
+}
+
+// RocksDB takes an error of its log, other than a full device, for the end of all writing.
+TEST(ColdFault, AStoreWhoseLogFailedIsOpenedAgainWithAllThatWasConfirmed) {
+  const TempDirectory directory;
+  const ColdTierOptions options = OptionsOf(directory / "store");
+  {
+    const auto tier = OpenColdTier(options);
+    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+    ASSERT_EQ(PutNumbered(**tier, 0, 10).outcome, Outcome::kOk);
+    const auto write_a_line = [&](uint64_t n) {  // to the log alone
+      const BlockKey key = NumberedKey(1000 + n);
+      return (*tier)->Remove({&key, 1}, Soon())[0];
+    };
+    for (uint64_t n = 0; n < 500; ++n) ASSERT_EQ(write_a_line(n).outcome, Outcome::kMiss);
+    uint64_t log_bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(options.directory)) {
+      if (file.path().extension() == ".log")
+        log_bytes = std::max<uint64_t>(log_bytes, file.file_size());
+    }
+    ASSERT_GT(log_bytes, 10'000u);
+    ErrorReason reason = ErrorReason::kNone;
+    {
+      const FileLimit limit(log_bytes + 10);
+      reason = write_a_line(500).reason;
+    }
+    EXPECT_EQ(reason, ErrorReason::kIo);
+    EXPECT_EQ(GetOne(**tier, NumberedKey(0)).outcome, Outcome::kOk) << "reading goes on";
+    EXPECT_TRUE((*tier)->Ping(Soon()).ok()) << (*tier)->LastError();
+    EXPECT_EQ(PutNumbered(**tier, 1, 10).outcome, Outcome::kOk) << (*tier)->LastError();
+    EXPECT_TRUE((*tier)->Flush(Soon()).ok());
+  }
+  const auto tier = OpenColdTier(options);
+  ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+  for (const uint64_t n : {0, 1}) {
+    EXPECT_EQ(GetOne(**tier, NumberedKey(n)).bytes, NumberedBlock(n, 10).Encoded()) << n;
+  }
 }
 
 // On a file system of 24 MB of its own, where the system lets us make one.

@@ -33,6 +33,11 @@ TEST(RemoteUrl, ReadsHostsPortsAndPassword) {
             (std::vector<RemoteEndpoint>{
                 {"a.example", 7000}, {"10.0.0.2", 7001}, {"::1", 7002}, {"b", 6379}}));
 
+  options = ParseRemoteUrl("redis://us%C3%a9r:%2f%7E%00@h");
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->user, "us\xC3\xA9r");
+  EXPECT_EQ(options->password, std::string("/~\0", 3));
+
   options = ParseRemoteUrl("redis://:se@cret@h:1/0");
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->password, "se@cret");
@@ -40,7 +45,7 @@ TEST(RemoteUrl, ReadsHostsPortsAndPassword) {
 }
 
 TEST(RemoteUrl, SaysWhatIsWrongAndNeverThePassword) {
-  const auto expect = [](std::string_view url, const char* why) {
+  const auto expect = [](const std::string& url, const char* why) {
     const Result<RemoteTierOptions> options = ParseRemoteUrl(url);
     ASSERT_FALSE(options.ok()) << url;
     EXPECT_EQ(options.status().code(), StatusCode::kInvalidArgument);
@@ -58,7 +63,10 @@ TEST(RemoteUrl, SaysWhatIsWrongAndNeverThePassword) {
   expect("redis://[::1]7000", "has no port");
   expect("redis://a,,b", "no host");
   expect("redis://secret@h", "no ':' before '@'");
-  expect("redis://:secret%4@h", "hexadecimal");
+  for (const char* login : {":secret%4", ":secret%", ":secret%4g", ":secret%G4", ":secret%-4",
+                            "me%x0:secret", "%:secret"}) {
+    expect("redis://" + std::string(login) + "@h", "hexadecimal");
+  }
   expect("redis://:@h", "password is empty");
   expect("redis://h/3", "'/3' behind the hosts");
   expect("redis://h?ca=x", "'?ca=x'");

@@ -68,6 +68,67 @@ TEST(RemoteHostile, RepliesThatAreNoneAreProtocolErrors) {
   }
 }
 
+TEST(RemoteHostile, WhatIsNoAnswerToAWriteIsAnErrorOfThatBlock) {
+  const FakeRedis peer([](const Command& command) -> FakeRedis::Reply {
+    if (command[0] != "SET") return {"-ERR This instance has cluster support disabled\r\n", ""};
+    return {command[2] == "good" ? "+OK\r\n" : command[2] == "odd" ? ":1\r\n" : "+QUEUED\r\n", ""};
+  });
+  const auto tier = Open(peer.port());
+  std::vector<TierPut> items;
+  for (const char* bytes : {"good", "odd", "later"}) {
+    items.push_back({NumberedKey(items.size()), {}, 1, bytes});
+  }
+  const std::vector<TierAnswer> answers = tier->Put(items, Soon());
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].outcome, Outcome::kOk) << tier->LastError();
+  EXPECT_EQ(answers[1].reason, ErrorReason::kProtocol);
+  EXPECT_EQ(answers[2].reason, ErrorReason::kProtocol);
+}
+
+TEST(RemoteHostile, AListingThatIsNoneIsAnErrorAndHasAnEnd) {
+  const std::string one_name = "*2\r\n$1\r\n0\r\n*1\r\n$3\r\nabc\r\n";
+  const std::pair<std::string, std::string> answers[] = {
+      {"+nonsense\r\n", ":1\r\n"},
+      {"-ERR no such command\r\n", ":1\r\n"},
+      {"*1\r\n$1\r\n0\r\n", ":1\r\n"},
+      {"*2\r\n:0\r\n*0\r\n", ":1\r\n"},  // a cursor that is none, again and again
+      {one_name, "-NOAUTH Authentication required.\r\n"},
+  };
+  for (const auto& [scan, length] : answers) {
+    const FakeRedis peer([&](const Command& command) -> FakeRedis::Reply {
+      if (command[0] == "SCAN") return {scan, ""};
+      if (command[0] == "STRLEN") return {length, ""};
+      return {"-ERR This instance has cluster support disabled\r\n", ""};
+    });
+    const auto tier = Open(peer.port());
+    const Status status = tier->List([](const TierEntry&) { return true; });
+    EXPECT_FALSE(status.ok()) << scan;
+    EXPECT_NE(tier->LastError(), "") << scan;
+  }
+}
+
+TEST(RemoteHostile, NamesThatAreNoKeysAreLeftOutOfAListing) {
+  const FakeRedis peer([](const Command& command) -> FakeRedis::Reply {
+    if (command[0] == "SCAN") {
+      return {"*2\r\n$1\r\n0\r\n*3\r\n$2\r\nab\r\n$14\r\nkvlink:1:nokey\r\n$41\r\nkvlink:1:" +
+                  HexOfKey(NumberedKey(5)) + "\r\n",
+              ""};
+    }
+    if (command[0] == "STRLEN") return {":77\r\n", ""};
+    return {"-ERR This instance has cluster support disabled\r\n", ""};
+  });
+  const auto tier = Open(peer.port());
+  std::vector<TierEntry> entries;
+  const Status status = tier->List([&entries](const TierEntry& entry) {
+    entries.push_back(entry);
+    return true;
+  });
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].key, NumberedKey(5));
+  EXPECT_EQ(entries[0].bytes, 77u);
+}
+
 // A node sends a command on to one that the others do not list (it joins), while another node's
 // failure makes the client learn the nodes again.
 TEST(RemoteHostile, ANodeNamedByAskIsAskedAlsoWhenTheNodesAreLearntAnewBefore) {

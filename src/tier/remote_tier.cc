@@ -170,7 +170,10 @@ Failure RemoteTier::ListNode(uint32_t node, std::vector<TierEntry>* entries) con
     const RedisCommand scan = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"};
     const RedisReply page = std::move(read_.client.RunOn(node, {&scan, 1}, deadline)[0]);
     if (!page.ok()) return page.failure;
-    if (page.elements.size() != 2) return {ErrorReason::kProtocol, "SCAN: " + page.text};
+    // Without a cursor in words a mad peer would be asked without end.
+    if (page.elements.size() != 2 || page.elements[0].type != RedisReply::Type::kText) {
+      return {ErrorReason::kProtocol, "SCAN: " + page.text};
+    }
     const std::vector<RedisReply>& names = page.elements[1].elements;
     std::vector<RedisCommand> lengths;
     for (const RedisReply& name : names) lengths.push_back({"STRLEN", name.text});
