@@ -147,8 +147,10 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   }
 
   void Abandon() override {
-    closed_ = true;
-    on_disconnect_ = nullptr;
+    if (std::exchange(closed_, true)) return;
+    error_code ignored;
+    socket_.close(ignored);
+    if (on_disconnect_) std::exchange(on_disconnect_, nullptr)(DisconnectReason::kShutdown);
   }
 
  private:

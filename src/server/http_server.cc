@@ -75,13 +75,17 @@ class BeastServer : public HttpServer {
     for (int i = 1; i < threads_; ++i) others.emplace_back([this] { shared_.io.run(); });
     shared_.io.run();
     for (std::thread& thread : others) thread.join();
-    // Only after a hard stop is anything left: its destructors must not find the server gone.
+    // Only after a hard stop is anything left. Whoever still works for a connection is told here,
+    // and by what was posted and has not run: the engine's thread must not find the server gone.
     std::set<std::shared_ptr<HttpConnection>> left;
     {
       const std::lock_guard lock(shared_.mutex);
       left.swap(shared_.connections);
     }
     for (const auto& connection : left) connection->Abandon();
+    left.clear();
+    shared_.io.restart();
+    shared_.io.poll();
   }
 
   void Stop() override {
