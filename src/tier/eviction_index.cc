@@ -1,6 +1,7 @@
 #include "tier/eviction_index.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -21,9 +22,14 @@ void EvictionIndex::Insert(const BlockKey& key, const BlockKey& parent, uint64_t
   Place(key, NewEntry(parent, bytes, cost_us));
 }
 
+// Bytes from a device may be anything, and what is no number has no place in an order.
 void EvictionIndex::Restore(const BlockKey& key, const EvictionEntry& entry) {
   Erase(key);
-  Place(key, entry);
+  EvictionEntry sane = entry;
+  for (double* value : {&sane.cost_us, &sane.worth}) {
+    if (!std::isfinite(*value) || *value < 0) *value = 0;
+  }
+  Place(key, sane);
 }
 
 void EvictionIndex::EndRestore() {

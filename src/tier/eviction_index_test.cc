@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/random.h"
@@ -91,6 +92,21 @@ TEST(EvictionIndex, RestoredBlocksKeepTheirOrderAndNewOnesAreNotWorthLess) {
   for (size_t i = order.size() - 5; i < order.size(); ++i) {
     EXPECT_GT(before.Find(order[i])->uses, 1u) << "used ones go last";
   }
+}
+
+TEST(EvictionIndex, WorthFromADeviceThatIsNoNumberIsNone) {
+  EvictionIndex index;
+  const double kNan = std::numeric_limits<double>::quiet_NaN();
+  const double kInfinity = std::numeric_limits<double>::infinity();
+  uint64_t n = 0;
+  for (const double value : {kNan, kInfinity, -kInfinity, -1.0, 5.0, kNan, kNan, 2.0}) {
+    index.Restore(NumberedKey(n++), EvictionEntry{{}, 10, value, value, 1});
+  }
+  index.EndRestore();
+  for (uint64_t used = 0; used < n; ++used) index.Touch(NumberedKey(used));
+  index.Insert(NumberedKey(n++), {}, 10, 1);
+  EXPECT_EQ(EvictAll(index).size(), n);
+  EXPECT_EQ(index.size(), 0u);
 }
 
 TEST(EvictionIndex, BytesFromADeviceThatFormACycleAreEvictedAsWell) {
