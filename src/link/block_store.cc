@@ -147,12 +147,14 @@ BlockId BlockStore::Publish(BlockId id, const match::Root& root, std::span<const
   return id;
 }
 
-void BlockStore::Clear() {
+bool BlockStore::Clear() {
   graph_.UnpinAll();
   while (const std::optional<BlockId> victim = graph_.Victim()) Evict(*victim);
   evicted_.reset();
   evicted_lately_.reset();
-  if (index_.num_blocks() == 0) observed_.Cleared();
+  if (index_.num_blocks() > 0) return false;
+  observed_.Cleared();
+  return true;
 }
 
 uint64_t BlockStore::BytesOf(uint64_t pages, uint64_t fragments) const {

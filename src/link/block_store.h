@@ -81,7 +81,9 @@ class BlockStore {
   size_t num_notes() const { return notes_.num_notes(); }
   bool IsNotePage(BlockId id) const { return notes_.Owns(id); }
 
-  void Clear();  // evicts and forgets everything that no sequence uses
+  // Evicts and forgets everything that no sequence uses. True: nothing is left, and the observer
+  // was told so.
+  bool Clear();
   // As Cache promises (block_store_limits.cc).
   void SetQuota(const std::string& tenant, uint64_t bytes);
   std::vector<TenantUse> Tenants() const;

@@ -26,6 +26,15 @@ uint64_t NanosecondsSince(base::TimePoint start, const base::Clock& clock) {
   return static_cast<uint64_t>(duration_cast<nanoseconds>(clock() - start).count());
 }
 
+// Whether the block that the prompt shares in part is one that its pin holds. Where it goes on
+// otherwise than the prompt does it is another's, and so is its pin.
+bool PinsPartial(const BlockStore& store, const LookupRequest& request,
+                 const match::PrefixMatch& match) {
+  return match.partial != kNoBlock &&
+         (match.num_tokens == request.tokens.size() ||
+          match.partial_rows == store.index().TokensOf(match.partial).size());
+}
+
 }  // namespace
 
 Plan Conductor::Lookup(const LookupRequest& request) const {
@@ -202,7 +211,7 @@ Result<uint32_t> Conductor::Pin(const LookupRequest& request, std::chrono::milli
   store.graph().ExpirePins(now);
   const match::PrefixMatch match = FindPrompt(*state_, request, root);
   std::vector<BlockId> blocks = match.blocks;
-  if (match.partial != kNoBlock) blocks.push_back(match.partial);
+  if (PinsPartial(store, request, match)) blocks.push_back(match.partial);
   uint32_t pinned = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto [pages, fragments] = store.graph().CostOfPin(blocks[i]);
@@ -230,7 +239,9 @@ Result<uint32_t> Conductor::Unpin(const LookupRequest& request) {
         "none of the prompt's " + std::to_string(request.tokens.size()) + " tokens is in memory");
   }
   uint32_t unpinned = 0;
-  if (match.partial != kNoBlock && graph.Unpin(match.partial)) unpinned += match.partial_rows;
+  if (PinsPartial(*state_->store, request, match) && graph.Unpin(match.partial)) {
+    unpinned += match.partial_rows;
+  }
   for (auto id = match.blocks.rbegin(); id != match.blocks.rend(); ++id) {
     if (graph.Unpin(*id)) unpinned += shape().tokens_per_block;
   }
@@ -248,8 +259,8 @@ Result<ShownBlocks> Conductor::ShowBlock(uint64_t id, uint32_t last,
 
 void Conductor::Clear() {
   const base::WriterLock lock(state_->mutex);
-  state_->store->Clear();
-  if (state_->tiers) state_->tiers->TellObserverAgain();
+  const bool told_all = state_->store->Clear();
+  if (told_all && state_->tiers) state_->tiers->TellObserverAgain();
 }
 
 void Conductor::SetQuota(const std::string& tenant, uint64_t bytes) {

@@ -157,6 +157,25 @@ TEST_F(ListBlocksTest, UnpinningEndsThePinOfOnePromptAndKeepsWhatAnotherNeeds) {
   EXPECT_EQ(cache.Unpin(harness_.RequestOf(unknown)).status().code(), StatusCode::kNotFound);
 }
 
+// A chat's first question is in the same block as the end of the system message, mostly.
+TEST_F(ListBlocksTest, UnpinningAPromptThatOnlyBeginsAsAPinnedOneKeepsThatPin) {
+  const Tokens pinned = RandomTokens(1, 3 * kBlock + 10);
+  const Tokens other = FirstOf(pinned, 2 * kBlock + 5) + RandomTokens(2, 20);
+  harness_.Serve(pinned);
+  Cache& cache = *harness_.cache;
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(pinned), seconds(60)), 3 * kBlock + 10);
+  const uint64_t held = cache.Stats().pinned_bytes;
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(other)), 0u);
+  EXPECT_EQ(cache.Stats().pinned_bytes, held);
+  // What it pins itself it can unpin.
+  harness_.Serve(other);
+  EXPECT_EQ(*cache.Pin(harness_.RequestOf(other), seconds(60)), 2 * kBlock + 25);
+  EXPECT_GT(*cache.Unpin(harness_.RequestOf(other)), 0u);
+  EXPECT_EQ(cache.Stats().pinned_bytes, held);
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(pinned)), 3 * kBlock + 10);
+  EXPECT_EQ(cache.Stats().pinned_bytes, 0u);
+}
+
 TEST_F(ListBlocksTest, WithoutSharingEverySequenceWouldHoldItsOwnCopy) {
   const Tokens prompt = RandomTokens(1, 10 * kBlock);
   std::vector<Branch> branches;

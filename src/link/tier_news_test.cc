@@ -93,6 +93,21 @@ TEST_F(TierNewsTest, WhatATierHasIsToldAndToldAgainAfterAClear) {
   EXPECT_EQ(listener_.ram.size(), 0u);
 }
 
+TEST_F(TierNewsTest, AClearThatLeavesWhatARequestUsesTellsNothingTwice) {
+  Make();
+  harness_->Serve(prompt_);
+  RunIdle();
+  Branch running = harness_->Begin(FirstOf(prompt_, 2 * kBlock + 1));
+  harness_->cache->Clear();
+  EXPECT_GE(listener_.ram.size(), 2u) << "in use";
+  EXPECT_LT(listener_.ram.size(), 8u);
+  RunIdle();
+  EXPECT_EQ(listener_.in("cold"), 8u);
+  LoseAllOf(0);
+  RunIdle();
+  EXPECT_EQ(listener_.in("cold"), 0u);
+}
+
 TEST_F(TierNewsTest, WhatATierLosesIsTold) {
   Make({"cold", "remote"});
   harness_->Serve(prompt_);
