@@ -1,5 +1,6 @@
 // `kvlink inspect`: what a cold store holds, whether it is sound, and its blocks as files. For a
 // folder that no server uses at the moment.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -26,6 +27,8 @@ Result<std::unique_ptr<tier::BlockTier>> Open(const InspectFlags& flags) {
   options.directory = flags.cold_dir.empty() ? DefaultColdDir() : flags.cold_dir;
   options.recreate_if_damaged = false;
   options.read_only = !flags.repair;
+  options.must_exist = true;
+  options.budget_bytes = tier::kAnyColdSize;  // what it may take is the server's matter
   if (options.directory.empty()) {
     return Status(StatusCode::kInvalidArgument, "give --cold-dir DIR");
   }
@@ -86,6 +89,9 @@ int Export(const InspectFlags& flags, tier::BlockTier& cold) {
 }
 
 int Inspect(const InspectFlags& flags) {
+  if (flags.repair && flags.action != "fsck") {
+    return Fail(Status(StatusCode::kInvalidArgument, "--repair: only with fsck"));
+  }
   auto cold = Open(flags);
   if (!cold.ok()) return Fail(cold.status());
   if (flags.action == "list") return List(flags, **cold);

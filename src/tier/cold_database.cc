@@ -124,7 +124,8 @@ rocksdb::Status NotOpen() { return rocksdb::Status::IOError("it could not be ope
 Result<int> LockDirectory(const ColdTierOptions& options, bool emptied) {
   const std::string& directory = options.directory;
   std::error_code error;
-  if (!options.read_only && fs::create_directories(directory, error)) {
+  const bool makes = !options.read_only && !options.must_exist;
+  if (makes && fs::create_directories(directory, error)) {
     fs::permissions(directory, fs::perms::owner_all, error);  // blocks show tokens
   }
   if (!fs::is_directory(directory, error)) {
@@ -133,9 +134,7 @@ Result<int> LockDirectory(const ColdTierOptions& options, bool emptied) {
   }
   const fs::path marker = fs::path(directory) / kMarkerName;
   if (!fs::exists(marker, error)) {
-    if (options.read_only) {
-      return Unusable(StatusCode::kNotFound, directory, "holds no cold store");
-    }
+    if (!makes) return Unusable(StatusCode::kNotFound, directory, "holds no cold store");
     if (!fs::is_empty(directory, error)) {
       return Unusable(StatusCode::kFailedPrecondition, directory,
                       "is neither empty nor a cold store; give a directory of its own");

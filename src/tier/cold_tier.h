@@ -31,6 +31,8 @@
 namespace kvlink::tier {
 
 inline constexpr uint64_t kMinColdBudget = uint64_t{32} << 20;
+// A budget for whoever only looks after a store: nothing is evicted to keep to it.
+inline constexpr uint64_t kAnyColdSize = uint64_t{1} << 60;
 
 struct ColdTierOptions {
   std::string directory;  // made when it is not there; must be empty or a cold store
@@ -40,7 +42,8 @@ struct ColdTierOptions {
   // A store whose structure is damaged is emptied, since all in it can be computed again; false:
   // Open fails with kDataLoss. (A damaged block is only a miss.)
   bool recreate_if_damaged = true;
-  bool read_only = false;  // for inspection while no server runs; takes the lock as well
+  bool read_only = false;   // for inspection while no server runs; takes the lock as well
+  bool must_exist = false;  // no store is made where there is none: kNotFound; as with read_only
 };
 
 // kInvalidArgument: the options. kFailedPrecondition: another process has it open, the directory

@@ -122,6 +122,27 @@ TEST(ColdTier, TheBudgetIsHardOnTheDeviceAndAcrossRestarts) {
   fill(1000, 100, kMinColdBudget);
 }
 
+// As a repair does, which does not know what the server was given.
+TEST(ColdTier, WhoLooksAfterAStoreEvictsNothingAndMakesNone) {
+  const TempDirectory directory;
+  ColdTierOptions options = OptionsOf(directory / "store", uint64_t{128} << 20);
+  auto tier = Open(options);
+  for (uint64_t n = 0; n < 60; ++n) PutOne(*tier, NumberedKey(n), RandomBytes(n, 1'000'000));
+  ASSERT_EQ(tier->Usage().blocks, 60u);
+  tier.reset();
+  options.budget_bytes = kAnyColdSize;
+  options.must_exist = true;
+  tier = Open(options);
+  EXPECT_EQ(tier->Usage().blocks, 60u);
+  const BlockKey damaged = NumberedKey(3);
+  EXPECT_EQ(tier->Remove({&damaged, 1}, Soon())[0].outcome, Outcome::kOk);
+  EXPECT_EQ(GetOne(*tier, NumberedKey(4)).bytes, RandomBytes(4, 1'000'000));
+  tier.reset();
+  options.directory = directory / "none";
+  EXPECT_EQ(OpenColdTier(options).status().code(), StatusCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(options.directory));
+}
+
 TEST(ColdTier, WhatIsUsedAndDearOutlivesAFloodOfOneOffBlocks) {
   const TempDirectory directory;
   const ColdTierOptions options = OptionsOf(directory / "store", uint64_t{33} << 20);
