@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace kvlink::server {
@@ -44,6 +45,17 @@ ApiError BodyError(const std::string& body) {
 
 Parsed<ApiRequest> Completion(const Json& body) {
   return ParseCompletionRequest(body.dump(), Limits(), kVocab);
+}
+
+TEST(ApiRequest, AnIntegerIsTakenUpToBothEndsOfItsRange) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t seed : {kLeast, kLeast + 1, kMost - 1, kMost}) {
+    EXPECT_EQ(ParseChat({{"seed", seed}}).generation.sampling.seed, static_cast<uint64_t>(seed));
+  }
+  EXPECT_EQ(ParseChat({{"seed", -0x1p63}}).generation.sampling.seed, static_cast<uint64_t>(kLeast));
+  EXPECT_EQ(ChatError({{"seed", uint64_t{1} << 63}}).param, "seed");
+  EXPECT_EQ(ChatError({{"seed", 0x1p63}}).param, "seed");
 }
 
 TEST(ApiRequest, EveryFieldReachesTheEngine) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace kvlink::server {
 namespace {
@@ -168,8 +169,13 @@ std::optional<int64_t> Fields::Integer(const char* name, int64_t min, int64_t ma
       },
       "an integer");
   if (value == nullptr) return std::nullopt;
-  const double approximate = value->get<double>();
-  const bool fits = approximate >= -9.2e18 && approximate <= 9.2e18;
+  bool fits = true;
+  if (value->is_number_unsigned()) {
+    fits = value->get<uint64_t>() <= uint64_t{INT64_MAX};
+  } else if (value->is_number_float()) {
+    const double approximate = value->get<double>();
+    fits = approximate >= -0x1p63 && approximate < 0x1p63;
+  }
   const int64_t number = fits ? value->get<int64_t>() : 0;
   if (fits && number >= min && number <= max) return number;
   Fail(name, Path(name) + " must be between " + std::to_string(min) + " and " +
