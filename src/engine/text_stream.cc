@@ -5,7 +5,10 @@
 namespace kvlink::engine {
 
 std::string TextStream::Append(std::string_view piece) {
-  piece_ends_.push_back((piece_ends_.empty() ? 0 : piece_ends_.back()) + piece.size());
+  is_hidden_ = is_hidden_ || piece.empty();
+  if (!is_hidden_) {
+    piece_ends_.push_back((piece_ends_.empty() ? 0 : piece_ends_.back()) + piece.size());
+  }
   std::string shown = stops_.Append(utf8_.Append(piece));
   text_ += shown;
   return shown;

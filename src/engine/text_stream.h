@@ -3,7 +3,9 @@
 //   token pieces -> whole UTF-8 characters -> text before the first stop string
 //
 // It also knows which tokens spell which text, so that an own output can be remembered: the first
-// `text_tokens` pieces are byte for byte the first `text_bytes` of the shown text. A value.
+// `text_tokens` pieces are byte for byte the first `text_bytes` of the shown text. A token without
+// a piece (a special one) spells nothing that could be tokenised back: from there on none do. A
+// value.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +42,9 @@ class TextStream {
   Utf8Stream utf8_;
   StopMatcher stops_;
   std::string text_;                // all that was shown
-  std::vector<size_t> piece_ends_;  // [token]: bytes of the pieces up to and with it
+  std::vector<size_t> piece_ends_;  // [token]: bytes of the pieces up to and with it; only those
+                                    // in front of the first token without a piece
+  bool is_hidden_ = false;          // there is such a token
 };
 
 }  // namespace kvlink::engine

@@ -151,8 +151,8 @@ TEST(TextStream, MatchesAStopStringOfSplitCharacters) {
 
 TEST(TextStream, KnowsWhichTokensSpellTheText) {
   TextStream whole;
-  AppendAll(whole, {"ab", "", "\xE4", "\xBD\xA0"});
-  EXPECT_EQ(whole.Spelled().tokens, 4u);
+  AppendAll(whole, {"ab", "\xE4", "\xBD\xA0"});
+  EXPECT_EQ(whole.Spelled().tokens, 3u);
   EXPECT_EQ(whole.Spelled().bytes, 5u);
 
   TextStream cut_inside({"b"});
@@ -164,6 +164,19 @@ TEST(TextStream, KnowsWhichTokensSpellTheText) {
   TextStream replaced;
   AppendAll(replaced, {"ok", "\xFF", "more"});
   EXPECT_EQ(replaced.Spelled().tokens, 1u);
+}
+
+// Whoever sends the text back does not send the special token.
+TEST(TextStream, SpellsNothingFromATokenWithoutAPieceOn) {
+  TextStream stream;
+  AppendAll(stream, {"ab", "c", "", "de"});
+  EXPECT_EQ(stream.text(), "abcde");
+  EXPECT_EQ(stream.Spelled().tokens, 2u);
+  EXPECT_EQ(stream.Spelled().bytes, 3u);
+  TextStream first;
+  AppendAll(first, {"", "de"});
+  EXPECT_EQ(first.Spelled().tokens, 0u);
+  EXPECT_EQ(first.Spelled().bytes, 0u);
 }
 
 }  // namespace
