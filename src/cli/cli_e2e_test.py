@@ -1,6 +1,7 @@
 """The executable as its users meet it: bad options, start-up, shutdown, and `bench` on the smoke workload."""
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -113,14 +114,14 @@ def test_version_names_the_kernels():
 class Serving:
     """A `kvlink serve` on a free port; leaving the context ends it with SIGTERM and checks that it ends well."""
 
-    def __init__(self, *arguments, **environment):
-        self.arguments, self.environment = arguments, environment
+    def __init__(self, *arguments, start_new_session=False, **environment):
+        self.arguments, self.environment, self.start_new_session = arguments, environment, start_new_session
 
     def __enter__(self):
         self.process = subprocess.Popen([KVLINK, "serve", "--port", "0", "--no-cold", *ONE_THREAD,
                                          *map(str, self.arguments)],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **self.environment})
+                                        env={**os.environ, **self.environment}, start_new_session=self.start_new_session)
         self.banner = ""
         for line in self.process.stdout:
             self.banner += line
@@ -197,6 +198,43 @@ def test_sigint_while_an_answer_is_written_lets_it_finish():
             answer.readline()
             server.process.send_signal(signal.SIGINT)
             assert b"[DONE]" in answer.read()
+
+
+def health(url):
+    with urllib.request.urlopen(url + "/health", timeout=120) as answer:
+        return answer.status
+
+
+def test_sighup_does_not_end_a_server_without_a_terminal():
+    """A service that has no files to read again, told to do so all the same."""
+    with Serving("--kv-memory", "64M", start_new_session=True) as server:
+        server.process.send_signal(signal.SIGHUP)
+        for line in server.process.stderr:
+            if "SIGHUP: without --api-keys" in line:
+                break
+        assert server.process.poll() is None and health(server.url) == 200
+
+
+def test_a_server_ends_with_its_terminal():
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(KVLINK, [KVLINK, "serve", "--port", "0", "--no-cold", "--kv-memory", "64M", *ONE_THREAD])
+    shown = b""
+    while b"Stop: Ctrl-C" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)  # hangs up
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, shown.decode()
+
+
+def test_systemd_is_told_when_requests_are_answered_and_when_it_ends(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(120)
+        with Serving("--kv-memory", "64M", NOTIFY_SOCKET=str(tmp_path / "notify")) as server:
+            assert systemd.recv(4096).decode().splitlines() == ["READY=1", f"STATUS=Serving at {server.url}"]
+            assert health(server.url) == 200
+        assert systemd.recv(4096) == b"STOPPING=1"
 
 
 # bench

@@ -23,7 +23,9 @@ constexpr Details kDetails[] = {
     {"serve",
      "Serves the OpenAI API (and Anthropic's) on one model until SIGINT or SIGTERM: then no new "
      "requests are taken, and those that run may finish within --shutdown-grace; a second signal "
-     "ends them. SIGHUP reads the file of --api-keys again.\n"
+     "ends them. SIGHUP reads the files of --api-keys and --tls-cert again; without them it ends a "
+     "server whose terminal has gone, and nothing else. Under systemd, a unit of Type=notify is "
+     "told when requests are answered.\n"
      "Answers carry X-Request-Id: the client's own, or a new one. The log has it on every line of "
      "a request, with the trace and span of a W3C traceparent header."},
     {"run",

@@ -1,5 +1,8 @@
 // `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +20,7 @@
 #include "cli/kv_events.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
+#include "cli/service.h"
 #include "cli/signal_watch.h"
 #include "cli/similar_setup.h"
 #include "cli/tier_setup.h"
@@ -303,8 +307,30 @@ void PrintStart(const ServeFlags& flags, const Stack& stack) {
   std::printf("Stop: Ctrl-C\n");
   std::fflush(stdout);
 }
+// Stops, or on SIGHUP reads files again. One without files to read stops at that, too, if it is the
+// terminal that has gone; a service is only told.
+void HandleSignal(int number, bool hang_up_ends, const ServeFlags& flags, server::Server& server) {
+  const bool has_keys = !flags.api_keys.empty(), has_tls = flags.guard.speaks_tls();
+  if (number != SIGHUP || (hang_up_ends && !has_keys && !has_tls)) {
+    NotifyService("STOPPING=1");
+    return server.Stop();
+  }
+  if (has_keys) (void)server::ReloadKeys(server);  // the log has what is wrong
+  if (has_tls) (void)server::ReloadTls(server);
+  if (!has_keys && !has_tls) {
+    Say(flags, false, "SIGHUP: without --api-keys and --tls-cert there is nothing to read again");
+  }
+}
 
+
+  std::atomic<bool> asked_to_reload{false};
 int Serve(const ServeFlags& flags) {
+  const bool hang_up_ends = HangUpEnds();
+  // A start that takes minutes can be interrupted. Files are read at its end.
+  signals.OnSignal([&](int number) {
+    if (number != SIGHUP || hang_up_ends) _exit(128 + number);
+    asked_to_reload = true;
+  });
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of its socket
   std::signal(SIGXFSZ, SIG_IGN);  // likewise a file that may not grow, as of a cold store or a log
@@ -321,14 +347,12 @@ int Serve(const ServeFlags& flags) {
   if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);
   if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(status);
 
-  signals.OnSignal([&](int number) {
-    const bool has_keys = !flags.api_keys.empty(), has_tls = flags.guard.speaks_tls();
-    if (number != SIGHUP || !(has_keys || has_tls)) return stack.server->Stop();
-    if (has_keys) (void)server::ReloadKeys(*stack.server);  // the log has what is wrong
-    if (has_tls) (void)server::ReloadTls(*stack.server);
-  });
+  const auto handle = [&](int number) { HandleSignal(number, hang_up_ends, flags, *stack.server); };
+  signals.OnSignal(handle);
+  if (asked_to_reload) handle(SIGHUP);
   PrintStart(flags, stack);
   stack.server->Run();
+  NotifyService("READY=1\nSTATUS=Serving at " + LocalUrl(flags, *stack.server));
   signals.OnSignal([](int) {});  // it ends already; a late signal must not make that a failure
   stack.server.reset();
   stack.engine.reset();  // every sequence is gone: what is resident can be written out
