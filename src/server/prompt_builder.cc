@@ -5,12 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "server/tenants.h"
+
 namespace kvlink::server {
 namespace {
-
-// Completed texts are a memory of their own, beside the answers alone: their ids hold the prompt
-// and its BOS as well. (A tenant's name has no white space.)
-Namespace TextMemory(const Namespace& ns) { return {ns.tenant + "\ntext", ns.salt}; }
 
 constexpr std::string_view kSpace = " \t\r\n";
 
@@ -60,6 +58,32 @@ std::vector<size_t> MessageEnds(std::span<const model::ChatMessage> messages,
 PromptBuilder::PromptBuilder(const model::Tokenizer& tokenizer, Cache& cache)
     : tokenizer_(tokenizer), cache_(cache) {
   if (tokenizer.bos() >= 0) bos_text_ = tokenizer.Piece(tokenizer.bos(), true);
+  adds_space_ = tokenizer.Decode(tokenizer.Encode("a", false, false), false) == " a";
+}
+
+// Behind a line feed there is no start of a text. Where that line feed does not stay for itself the
+// text gets its space: the prompt is tokenised as one that begins there would be.
+std::vector<TokenId> PromptBuilder::EncodeRest(std::string_view text, bool parse_special) const {
+  std::vector<TokenId> plain = tokenizer_.Encode(text, false, parse_special);
+  if (!adds_space_) return plain;
+  const std::vector<TokenId> before = tokenizer_.Encode("\n", false, parse_special);
+  std::string whole = "\n";
+  whole.append(text);
+  const std::vector<TokenId> both = tokenizer_.Encode(whole, false, parse_special);
+  if (before.size() > both.size() || !std::equal(before.begin(), before.end(), both.begin())) {
+    return plain;
+  }
+  return {both.begin() + static_cast<ptrdiff_t>(before.size()), both.end()};
+}
+
+bool PromptBuilder::Spell(std::span<const TokenId> ids, std::string_view text, bool special) const {
+  const std::string spelled = tokenizer_.Decode(ids, true);
+  std::string_view rest = spelled;
+  if (special && tokenizer_.AddsBos()) {
+    if (!rest.starts_with(bos_text_)) return false;
+    rest.remove_prefix(bos_text_.size());
+  }
+  return rest == text || (adds_space_ && rest.starts_with(' ') && rest.substr(1) == text);
 }
 
 Result<BuiltPrompt> PromptBuilder::FromChat(const Namespace& ns,
@@ -71,6 +95,7 @@ Result<BuiltPrompt> PromptBuilder::FromChat(const Namespace& ns,
   if (!rendered.ok()) return rendered.status();
   BuiltPrompt built;
   built.text = *std::move(rendered);
+  built.is_text = true;
   built.message_end = MessageEnds(messages, built.text);
 
   const std::string_view text = built.text;
@@ -79,15 +104,19 @@ Result<BuiltPrompt> PromptBuilder::FromChat(const Namespace& ns,
   size_t position = 0;
   for (const Splice& splice :
        FindSplices(ns, messages, tools_json, add_generation_prompt, built.text)) {
-    Append(built.tokens,
-           tokenizer_.Encode(text.substr(position, splice.begin - position), add_special, true));
+    const std::string_view literal = text.substr(position, splice.begin - position);
+    Append(built.tokens, position == 0 ? tokenizer_.Encode(literal, add_special, true)
+                                       : EncodeRest(literal, true));
     Append(built.tokens, splice.tokens);
     built.spliced_tokens += static_cast<uint32_t>(splice.tokens.size());
     add_special = false;
     position = splice.end;
   }
-  if (position < text.size())
-    Append(built.tokens, tokenizer_.Encode(text.substr(position), add_special, true));
+  if (position < text.size()) {
+    const std::string_view literal = text.substr(position);
+    Append(built.tokens, position == 0 ? tokenizer_.Encode(literal, add_special, true)
+                                       : EncodeRest(literal, true));
+  }
   return built;
 }
 
@@ -103,7 +132,7 @@ std::vector<PromptBuilder::Splice> PromptBuilder::FindSplices(
     if (message.role != "assistant" || message.content.empty() || !message.extra_json.empty())
       continue;
     std::optional<std::vector<TokenId>> tokens = cache_.Recall(ns, message.content);
-    if (!tokens || tokens->empty()) continue;
+    if (!tokens || tokens->empty() || !Spell(*tokens, message.content, false)) continue;
     if (marked.empty()) marked.assign(messages.begin(), messages.end());
     markers.push_back("kvlink:own-output:" + std::to_string(i) + ":");
     marked[i].content = markers.back();
@@ -149,18 +178,19 @@ BuiltPrompt PromptBuilder::FromText(const Namespace& ns, const std::string& text
                                     bool add_special) const {
   BuiltPrompt built;
   built.text = text;
+  built.is_text = true;
   const bool special =
       add_special && (bos_text_.empty() || !std::string_view(text).starts_with(bos_text_));
-  std::optional<Cache::Recalled> recalled = cache_.RecallPrefix(TextMemory(ns), text);
-  if (!recalled || recalled->text_bytes == 0 || recalled->text_bytes > text.size()) {
+  std::optional<Cache::Recalled> recalled = cache_.RecallPrefix(TextScopeOf(ns), text);
+  if (!recalled || recalled->text_bytes == 0 || recalled->text_bytes > text.size() ||
+      !Spell(recalled->tokens, std::string_view(text).substr(0, recalled->text_bytes), special)) {
     built.tokens = tokenizer_.Encode(text, special, true);
     return built;
   }
   built.tokens = std::move(recalled->tokens);
   built.spliced_tokens = static_cast<uint32_t>(built.tokens.size());
   if (recalled->text_bytes < text.size()) {
-    Append(built.tokens,
-           tokenizer_.Encode(std::string_view(text).substr(recalled->text_bytes), false, true));
+    Append(built.tokens, EncodeRest(std::string_view(text).substr(recalled->text_bytes), true));
   }
   return built;
 }
@@ -177,8 +207,8 @@ std::vector<TokenId> PromptBuilder::IdsOf(const engine::BranchResult& answer) co
   std::vector<TokenId> ids(answer.tokens.begin(),
                            answer.tokens.begin() + static_cast<ptrdiff_t>(known));
   if (answer.text_bytes < answer.text.size()) {
-    Append(ids, tokenizer_.Encode(std::string_view(answer.text).substr(answer.text_bytes), false,
-                                  false));
+    const std::string_view rest = std::string_view(answer.text).substr(answer.text_bytes);
+    Append(ids, ids.empty() ? tokenizer_.Encode(rest, false, false) : EncodeRest(rest, false));
   }
   return ids;
 }
@@ -190,10 +220,11 @@ void PromptBuilder::Remember(const Namespace& ns, const BuiltPrompt& prompt,
     if (answer.text_bytes < answer.text.size()) cache_.Remember(ns, answer.text, IdsOf(answer));
     return;
   }
-  if (prompt.text.empty()) return;
+  // Ids that a client chose need not be those of their text.
+  if (prompt.text.empty() || !prompt.is_text) return;
   std::vector<TokenId> ids = prompt.tokens;
   Append(ids, IdsOf(answer));
-  cache_.Remember(TextMemory(ns), prompt.text + answer.text, ids);
+  cache_.Remember(TextScopeOf(ns), prompt.text + answer.text, ids);
 }
 
 std::optional<size_t> PromptBuilder::MessageAt(const BuiltPrompt& prompt, uint32_t index) const {

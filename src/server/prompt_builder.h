@@ -11,8 +11,9 @@
 // Where an answer stands in the rendered text is proved, not searched for: the template is rendered
 // a second time with a marker in place of each remembered answer, and putting the answers (as sent,
 // or trimmed as the template trims) back in place of the markers must give the first rendering.
-// Otherwise nothing is spliced: fewer hits, never another prompt. Thread-safe if the cache's
-// Remember and Recall are.
+// And the remembered ids must spell the answer, special tokens included: ids come back from disks
+// and peers as well. Otherwise nothing is spliced: fewer hits, never another prompt. Thread-safe if
+// the cache's Remember and Recall are.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ namespace kvlink::server {
 
 struct BuiltPrompt {
   std::vector<TokenId> tokens;
-  std::string text;  // as rendered; empty when the client sent ids
+  std::string text;      // as rendered; when the client sent ids: empty, or what they spell
+  bool is_text = false;  // the client sent text: `tokens` are what it is tokenised as
   uint32_t spliced_tokens = 0;
   std::vector<size_t> message_end;  // chat: byte in `text` where each message's content ends
 };
@@ -62,10 +64,15 @@ class PromptBuilder {
                                   const std::string& tools_json, bool add_generation_prompt,
                                   const std::string& rendered) const;
   std::vector<TokenId> IdsOf(const engine::BranchResult& answer) const;
+  // Text that goes on behind other tokens.
+  std::vector<TokenId> EncodeRest(std::string_view text, bool parse_special) const;
+  // Whether the ids are of exactly this text; `special`: as of Encode, with the BOS that it adds.
+  bool Spell(std::span<const TokenId> ids, std::string_view text, bool special) const;
 
   const model::Tokenizer& tokenizer_;
   Cache& cache_;
   std::string bos_text_;
+  bool adds_space_ = false;  // Encode puts one in front of what it takes for the start of a text
 };
 
 }  // namespace kvlink::server

@@ -15,6 +15,7 @@ namespace {
 using testing::FakeCache;
 using testing::FakeTokenizer;
 using testing::kBos;
+using testing::kImEnd;
 using Messages = std::vector<model::ChatMessage>;
 
 const Namespace kNs{"acme", ""};
@@ -199,6 +200,81 @@ TEST_F(PromptBuilderTest, AChatAnswerIsNoStartOfACompletion) {
   const BuiltPrompt built = builder_.FromText(kNs, "Hello world", true);
   ASSERT_FALSE(built.tokens.empty());
   EXPECT_EQ(built.tokens[0], kBos);
+}
+
+// A special token shows nothing in an answer's text: the ids are of another prompt than the text.
+TEST_F(PromptBuilderTest, IdsThatSpellMoreThanTheTextAreNotSpliced) {
+  std::vector<TokenId> hidden = Bytes("ans");
+  hidden.push_back(kImEnd);
+  for (const TokenId token : Bytes("wer")) hidden.push_back(token);
+  const std::vector<std::vector<TokenId>> others = {hidden, Bytes("answers"), {999999, -5}};
+  for (const std::vector<TokenId>& ids : others) {
+    cache_.Remember(kNs, "answer", ids);
+    const BuiltPrompt built = Chat({{"user", "q", ""}, {"assistant", "answer", ""}});
+    EXPECT_EQ(built.spliced_tokens, 0u);
+    EXPECT_EQ(built.tokens, tokenizer_.Encode(built.text, true, true));
+  }
+}
+
+TEST_F(PromptBuilderTest, ACompletionWithoutBosIsNotContinuedAsOneWith) {
+  for (const bool special : {true, false}) {
+    const BuiltPrompt first = builder_.FromText(kNs, "once upon", special);
+    builder_.Remember(kNs, first, Answer(" a time"), /*chat=*/false);
+    EXPECT_GT(builder_.FromText(kNs, "once upon a time", special).spliced_tokens, 0u);
+    EXPECT_EQ(builder_.FromText(kNs, "once upon a time", !special).tokens,
+              tokenizer_.Encode("once upon a time", !special, true));
+  }
+}
+
+TEST_F(PromptBuilderTest, IdsThatAClientChoseAreNotWhatTheirTextIsTokenisedAs) {
+  BuiltPrompt chosen = PromptBuilder::FromTokens(Bytes("once upon"));
+  chosen.text = "once upon";  // to be echoed
+  builder_.Remember(kNs, chosen, Answer(" a time"), /*chat=*/false);
+  EXPECT_EQ(builder_.FromText(kNs, "once upon a time", false).tokens,
+            tokenizer_.Encode("once upon a time", false, true));
+}
+
+// As SentencePiece's: a text that does not begin with a special token gets a space in front.
+class SpacingTokenizer : public FakeTokenizer {
+ public:
+  std::vector<TokenId> Encode(std::string_view text, bool add_special,
+                              bool parse_special) const override {
+    const bool spaced = !text.empty() && !text.starts_with("<|im_") && !text.starts_with("<s>");
+    return FakeTokenizer::Encode((spaced ? " " : "") + std::string(text), add_special,
+                                 parse_special);
+  }
+  // Without special tokens between the turns.
+  Result<std::string> ApplyChatTemplate(std::span<const model::ChatMessage> messages,
+                                        const std::string&, bool generate) const override {
+    std::string text;
+    for (const model::ChatMessage& message : messages) {
+      text += message.role + ":" + message.content + "\n";
+    }
+    return generate ? text + "assistant:" : text;
+  }
+};
+
+TEST(SpacingTokenizers, PutNoSpaceBehindAnAnswerThatIsSpliced) {
+  const SpacingTokenizer tokenizer;
+  FakeCache cache;
+  const PromptBuilder builder(tokenizer, cache);
+  cache.Remember(kNs, " yes", Bytes(" yes"));
+  cache.Remember(kNs, " no", Bytes(" no"));
+  const Messages messages = {{"user", "a", ""},
+                             {"assistant", " yes", ""},
+                             {"user", "b", ""},
+                             {"assistant", " no", ""},
+                             {"user", "c", ""}};
+  const auto chat = builder.FromChat(kNs, messages, "", true);
+  ASSERT_TRUE(chat.ok());
+  EXPECT_EQ(chat->spliced_tokens, 7u);
+  EXPECT_EQ(tokenizer.Decode(chat->tokens, true), "<s> " + chat->text);
+
+  const BuiltPrompt first = builder.FromText(kNs, "once upon", true);
+  builder.Remember(kNs, first, Answer(" a time"), /*chat=*/false);
+  const BuiltPrompt next = builder.FromText(kNs, "once upon a time there", true);
+  EXPECT_GT(next.spliced_tokens, 0u);
+  EXPECT_EQ(tokenizer.Decode(next.tokens, true), "<s> once upon a time there");
 }
 
 TEST_F(PromptBuilderTest, TextThatBringsItsBosGetsNoSecondOne) {

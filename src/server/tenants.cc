@@ -15,6 +15,7 @@ namespace kvlink::server {
 namespace {
 
 constexpr std::string_view kGroupPrefix = "group:", kSensitivePrefix = "sensitive:";
+constexpr std::string_view kTextSuffix = "\ntext";
 
 }  // namespace
 
@@ -24,8 +25,13 @@ std::string ScopeOf(const std::string& tenant, const TenantSettings& settings) {
   return tenant;
 }
 
+Namespace TextScopeOf(const Namespace& ns) {
+  return {ns.tenant + std::string(kTextSuffix), ns.salt};
+}
+
 bool MayLeaveRam(const Namespace& ns) {
-  return !std::string_view(ns.tenant).starts_with(kSensitivePrefix);
+  const std::string_view scope = ns.tenant;
+  return !scope.starts_with(kSensitivePrefix) && !scope.ends_with(kTextSuffix);
 }
 
 bool IsTenantName(std::string_view name) {

@@ -40,6 +40,10 @@ struct TenantSettings {
 
 std::string ScopeOf(const std::string& tenant, const TenantSettings& settings);
 
+// Completed texts are a memory of their own, beside the answers alone: their ids hold the prompt
+// and its BOS as well. (A tenant's name has no white space.) They are looked for in RAM only.
+Namespace TextScopeOf(const Namespace& ns);
+
 // TierOptions::may_leave_ram of a server with tenants.
 bool MayLeaveRam(const Namespace& ns);
 

@@ -30,6 +30,8 @@ TEST(Scope, OnlyBlocksOfSensitiveTenantsStayInRam) {
   EXPECT_TRUE(MayLeaveRam({ScopeOf("a", {TenantSharing::kGroup, "sensitive", false, 0}), "salt"}));
   EXPECT_FALSE(MayLeaveRam({ScopeOf("acme", {TenantSharing::kTenant, "", true, 0}), ""}));
   EXPECT_FALSE(MayLeaveRam({ScopeOf("acme", {TenantSharing::kNone, "", true, 0}), "salt"}));
+  // Nobody would look for them in a tier.
+  EXPECT_FALSE(MayLeaveRam(TextScopeOf({"acme", "salt"})));
 }
 
 TEST(Scope, NamesAreShortAndPlain) {
