@@ -220,6 +220,7 @@ void Generation::NoteRecent(uint32_t prompt) const {
                                          prompts_[prompt].tokens, outcome.diverged_message,
                                          context_.engine.model().tokenizer());
   recent.tenant = tenant_;
+  if (!request_.generation.store) recent.LeaveOutPrompt();
   context_.recent->Add(std::move(recent));
 }
 

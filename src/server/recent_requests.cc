@@ -30,6 +30,7 @@ Json Name(const char* name) { return name != nullptr ? Json(name) : Json(nullptr
 
 Json ToJson(const RecentRequest& request) {
   const bool complete = request.miss_reason == MissReason::kNone;
+  const bool shows_text = !complete && !request.diverged_token.empty();
   char salt[20];
   std::snprintf(salt, sizeof salt, "%016llx", static_cast<unsigned long long>(request.salt));
   return {{"id", request.id},
@@ -46,8 +47,8 @@ Json ToJson(const RecentRequest& request) {
           {"diverged_at", complete ? Json(nullptr) : Json(request.diverged_at)},
           {"diverged_message",
            request.diverged_message ? Json(*request.diverged_message) : Json(nullptr)},
-          {"diverged_token", complete ? Json(nullptr) : Json(request.diverged_token)},
-          {"diverged_after", complete ? Json(nullptr) : Json(request.diverged_after)},
+          {"diverged_token", shows_text ? Json(request.diverged_token) : Json(nullptr)},
+          {"diverged_after", shows_text ? Json(request.diverged_after) : Json(nullptr)},
           {"salt", request.salt != 0 ? Json(salt) : Json(nullptr)},
           {"single_flight", request.waited},
           {"match_ms", request.match_ms},

@@ -38,10 +38,17 @@ struct RecentRequest {
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;
   std::optional<size_t> diverged_message;
-  std::string diverged_token, diverged_after;  // texts; empty when nothing was missed
+  std::string diverged_token, diverged_after;  // texts; empty when nothing was missed, or is kept
   bool waited = false;
   double match_ms = 0, queue_ms = 0, first_token_ms = 0;
   PromptSketch sketch{};
+
+  // Of a request that is to leave nothing behind its figures stay alone.
+  void LeaveOutPrompt() {
+    diverged_token.clear();
+    diverged_after.clear();
+    sketch = {};
+  }
 };
 
 RecentRequest DescribeRequest(std::string id, const Namespace& ns,

@@ -94,6 +94,23 @@ TEST(RecentRequest, OfACompleteHitShowsNoText) {
   EXPECT_EQ(request.salt, 0u);
 }
 
+TEST(RecentRequest, WithoutItsPromptHasItsFiguresAlone) {
+  const FakeTokenizer tokenizer;
+  const std::vector<TokenId> prompt = tokenizer.Encode("0123456789ABCDEF", false, false);
+  RecentRequest request =
+      DescribeRequest("id", {"shop", ""}, DivergedAt(10, 16), prompt, size_t{1}, tokenizer);
+  request.LeaveOutPrompt();
+  RecentRequests recent(1);
+  recent.Add(std::move(request));
+  Json json;
+  recent.Write("shop", 1, &json);
+  const Json& shown = json["data"][0];
+  EXPECT_EQ(shown["diverged_at"], 10);
+  EXPECT_TRUE(shown["diverged_token"].is_null());
+  EXPECT_TRUE(shown["diverged_after"].is_null());
+  EXPECT_EQ(shown["sketch"], Json(std::vector<int>(16, 0)));
+}
+
 RecentRequest Named(const char* id, const char* tenant) {
   RecentRequest request;
   request.id = id;
