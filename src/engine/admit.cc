@@ -78,8 +78,9 @@ LookupRequest LookupOf(const Request& request) {
   lookup.ns = request.params.ns;
   lookup.reuse = request.params.reuse;
   lookup.store = request.params.store;
-  const bool may_borrow =
-      request.trunk.first && !request.exact_only && request.params.prompt_logprobs < 0;
+  // Rows that ran before a preemption were counted as computed.
+  const bool may_borrow = request.trunk.first && !request.exact_only &&
+                          request.params.prompt_logprobs < 0 && request.report.preemptions == 0;
   lookup.similar = may_borrow ? request.params.similar : SimilarPolicy::kOff;
   lookup.trial = request.on_trial;
   lookup.min_compute = fresh_logprobs ? request.prompt_size() : 1;

@@ -199,6 +199,33 @@ TEST(SimilarRequests, WaitForOneFullPrefillWhenTheyComeTogether) {
   harness.ExpectIdle();
 }
 
+// It computed most of its rows, lost them, and finds a donor when it starts again.
+TEST(SimilarRequests, NeverBorrowAfterAPreemption) {
+  HarnessOptions options = With(Check::kAcceptsAll);
+  options.engine.chunk_tokens = 64;
+  options.engine.single_flight_patience = std::chrono::milliseconds(0);
+  // Both prompts of 150 blocks, and the first 16 tokens of the older one's four branches.
+  options.pages = 2 * 151 + 7;
+  Harness harness(options);
+  GenerationRequest older = Clock(1, 300);
+  older.n = 4;
+  older.sampling.temperature = 1;
+  harness.Hold();
+  const auto donor = harness.Submit(older);
+  harness.WaitUntilHeld();
+  const auto outcome = harness.Submit(Clock(2, 4));
+  harness.Release();
+  outcome->WaitUntilFinished();
+  donor->WaitUntilFinished();
+  const RequestReport& report = outcome->report();
+  EXPECT_GT(report.preemptions, 0u);
+  EXPECT_EQ(report.similar_tokens, 0u);
+  EXPECT_EQ(report.cached_tokens + report.computed_tokens, kPromptTokens);
+  harness.ExpectReference(Clock(2, 4), *outcome);
+  EXPECT_EQ(harness.engine().Stats().similar_prompt_tokens, 0u);
+  harness.ExpectIdle();
+}
+
 TEST(SimilarRequests, CanBeCancelledBeforeTheCheck) {
   Harness harness(With(Check::kAcceptsAll));
   harness.Run(Clock(1));
