@@ -1,4 +1,5 @@
 // The routes of Api that administer the cache, and the dashboard.
+#include <optional>
 #include <utility>
 
 #include "server/admin.h"
@@ -6,8 +7,22 @@
 #include "server/dashboard.h"
 
 namespace kvlink::server {
+namespace {
+
+// Where nothing of a prompt stays there is nothing to warm or pin.
+std::optional<ApiError> CheckShares(const Caller& caller) {
+  if (caller.settings.sharing != TenantSharing::kNone) return std::nullopt;
+  return ApiError{400,
+                  "the tenant \"" + caller.tenant +
+                      "\" shares nothing (\"sharing\": \"none\"): its prompts do not stay in "
+                      "the cache",
+                  "", "tenant_shares_nothing"};
+}
+
+}  // namespace
 
 void Api::Pin(Call call) {
+  if (auto error = CheckShares(call.caller)) return Refuse(call, *error);
   auto parsed = ParsePinRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   PinRequest& pin = std::get<PinRequest>(parsed);
@@ -31,6 +46,7 @@ void Api::Pin(Call call) {
 }
 
 void Api::Warm(Call call) {
+  if (auto error = CheckShares(call.caller)) return Refuse(call, *error);
   auto parsed = ParseWarmRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
   Generate(std::move(call), std::move(parsed), MakeWarmStyle());
 }

@@ -83,10 +83,7 @@ class LimitsServerTest : public ::testing::Test {
         std::snprintf(hex, sizeof(hex), "%02x", byte);
         hash += hex;
       }
-      file << Json({{"name", tenant},
-                    {"hash", hash},
-                    {"tenant", tenant},
-                    {"rights", {"inference", "metrics"}}})
+      file << Json({{"name", tenant}, {"hash", hash}, {"tenant", tenant}, {"rights", rights_}})
            << "\n";
     }
     file << settings << "\n";
@@ -106,6 +103,7 @@ class LimitsServerTest : public ::testing::Test {
   }
 
   FakeModel model_;
+  Json rights_ = {"inference", "metrics"};  // of the keys
   ServerOptions options_;
   engine::EngineOptions engine_options_;
   std::unique_ptr<FakeEngine> engine_;
@@ -196,6 +194,20 @@ TEST_F(LimitsServerTest, ASlowSenderIsCounted) {
 }
 
 // --- tenants ---
+
+TEST_F(LimitsServerTest, ATenantThatSharesNothingIsToldThatNothingStays) {
+  rights_ = {"inference", "admin"};
+  WriteKeys(R"({"tenant": "acme", "sharing": "none"})");
+  Start();
+  for (const char* path : {"/kvlink/warm", "/kvlink/pin"}) {
+    HttpClient client(server_->port());
+    const HttpReply refused = client.Post(path, Json::parse(Hi()), "key-acme");
+    EXPECT_EQ(refused.status, 400) << path;
+    EXPECT_THAT(refused.body, HasSubstr("tenant_shares_nothing")) << path;
+  }
+  HttpClient client(server_->port());
+  EXPECT_EQ(client.Post("/kvlink/warm", Json::parse(Hi()), "key-other").status, 200);
+}
 
 TEST_F(LimitsServerTest, ATenantThatUsedUpItsMinuteIsToldWhenToComeBack) {
   WriteKeys(R"({"tenant": "acme", "requests_per_minute": 2})");
