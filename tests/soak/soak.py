@@ -51,9 +51,8 @@ def make_prompts(count):
 
 
 def make_near_prompts(count):
-    """The same but for the first line."""
-    return [f"The time is 08:{10 + i}:{7 * i % 60:02d}. Session {1000 + 137 * i}.\n{filler(180, 'near')}\nWhat comes after the river?"
-            for i in range(count)]
+    """The same but for a number near the head."""
+    return [f"Session {1000 + 137 * i}.\n{filler(180, 'near')}\nWhat comes after the river?" for i in range(count)]
 
 
 class Soak:

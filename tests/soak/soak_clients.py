@@ -134,15 +134,18 @@ class Worker:
             self.soak.compare("asked again", text_of(answers[1].json()), text_of(answers[0].json()))
 
     def near(self):
-        """With the rows of a similar prompt, where there is one: labelled; without, it is exact like any other."""
-        prompt = self.random.choice(self.soak.near_prompts)
-        body = chat_body(prompt, kvlink={"similar": self.random.choice(["on", "on", "strict"])})
+        """After an exact request, one for a similar prompt: with rows of the first, and labelled; or exact like any other."""
+        self.key = self.random.choice(["acme", "acme", "blue", "tight", "clinic"])
+        first, second = self.random.sample(self.soak.near_prompts, 2)
+        if answer := self.post("/v1/chat/completions", chat_body(first, **self.exactly())):
+            self.soak.compare("near, exact", text_of(answer.json()), self.soak.expected[first])
+        body = chat_body(second, kvlink={"similar": self.random.choice(["on", "on", "strict"])})
         if answer := self.post("/v1/chat/completions", body):
             answer = answer.json()
             label = answer["kvlink"]
             self.soak.count(f"verdict {label['verdict']}")
             if label["similar"] == 0:
-                self.soak.compare("near", text_of(answer), self.soak.expected[prompt])
+                self.soak.compare("near", text_of(answer), self.soak.expected[second])
             elif self.key == "clinic" or label["verdict"] not in ("accepted", "enlarged"):
                 self.soak.fail(f"{self.key} got {label}")
 
