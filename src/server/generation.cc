@@ -1,6 +1,7 @@
 #include "server/generation.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "server/api_error.h"
@@ -58,9 +59,11 @@ Generation::~Generation() {
 }
 
 void Generation::Start() {
+  // A whole answer is no slower than its reader, and its tokens may all come at the end.
+  const size_t most = request_.stream ? context_.max_pending_events : SIZE_MAX;
   // Under the inbox's lock, which Close takes as well: the engine thread never holds the last
   // reference.
-  inbox_ = std::make_shared<EventInbox>(context_.max_pending_events, [weak = weak_from_this()] {
+  inbox_ = std::make_shared<EventInbox>(most, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       Responder& responder = *self->responder_;
       responder.Post([self] { self->OnEvents(); });

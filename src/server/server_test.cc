@@ -730,6 +730,14 @@ TEST_F(ServerTest, EventsBeyondTheInboxCancelTheRequest) {
   EXPECT_TRUE(Eventually([&] { return engine_->cancels() == 1; }));
 }
 
+TEST_F(ServerTest, AWholeAnswerIsNoSlowReaderHoweverManyTokensComeAtOnce) {
+  options_.limits.max_pending_events = 1;
+  Start();
+  const HttpReply reply = Post(kChat, ChatBody("hi", {{"logprobs", true}, {"n", 4}}));
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(Metric(MetricsText(), "kvlink_disconnects_total", "slow_reader"), 0);
+}
+
 TEST_F(ServerTest, TwoHundredStreamsOnTwoThreads) {
   Start();
   engine_->Hold();
