@@ -9,8 +9,8 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +54,11 @@ Result<std::string> ReadText(const std::string& path, const char* option) {
   if (path != "-") file.open(path, std::ios::binary);
   if (path != "-" && !file) return Bad(std::string(option) + ": cannot read '" + path + "'");
   std::istream& in = path == "-" ? std::cin : file;
-  return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  std::ostringstream text;
+  // Copying nothing counts as a failure.
+  if (in.peek() != std::istream::traits_type::eof()) text << in.rdbuf();
+  if (in.bad() || !text) return Bad(std::string(option) + ": cannot read '" + path + "'");
+  return std::move(text).str();
 }
 
 // An array of messages, or an object with "messages" and perhaps "tools", as of a chat request.

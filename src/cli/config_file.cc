@@ -156,7 +156,9 @@ std::vector<const CLI::Option*> ConfigurableOptions(const CLI::App& app) {
 Status ApplyConfigFile(const std::string& path, CLI::App& app, std::vector<ConfigOrigin>* origins) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  // Copying nothing counts as a failure, and an empty file says nothing.
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file.is_open() || file.bad() || !text) {
     return Status(StatusCode::kNotFound, "--config: cannot read '" + path + "'");
   }
   // Debian's library is built with exceptions: its parser throws.

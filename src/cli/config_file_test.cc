@@ -142,5 +142,14 @@ TEST_F(ConfigFileTest, TheFileCannotNameAnotherFile) {
   EXPECT_THAT(Run("config = \"other.toml\"\n").message(), HasSubstr("unknown key 'config'"));
 }
 
+TEST_F(ConfigFileTest, AnEmptyFileSaysNothingAndAFolderIsNoFile) {
+  EXPECT_TRUE(Run("").ok());
+  EXPECT_EQ(port_, 8080);
+  const std::string folder = testing::TempDir();
+  const Status status = ApplyConfigFile(folder, *serve_);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("cannot read '" + folder + "'"));
+}
+
 }  // namespace
 }  // namespace kvlink::cli

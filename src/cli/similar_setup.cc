@@ -18,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "kvlink-calibration";
 constexpr int kVersion = 1;
+constexpr uint64_t kMostTrials = 1'000'000;  // bounds of more take seconds
+constexpr size_t kMostShown = 80;            // of a value in a message
 
 // A parameter that calibration may set, and what it may be.
 struct Parameter {
@@ -76,13 +78,17 @@ Status Bad(const std::string& path, const std::string& what) {
   return {StatusCode::kDataLoss, "calibration " + path + ": " + what};
 }
 
+std::string Shown(const Json& value) {
+  return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMostShown);
+}
+
 Status ReadOptions(const std::string& path, const Json& values, SimilarOptions* options) {
   if (!values.is_object()) return Bad(path, "'options' is not an object");
   for (const auto& [name, value] : values.items()) {
     if (name == "mode") {
       size_t mode = 0;
       while (mode < std::size(kModes) && value != kModes[mode]) ++mode;
-      if (mode == std::size(kModes)) return Bad(path, "options.mode is " + value.dump());
+      if (mode == std::size(kModes)) return Bad(path, "options.mode is " + Shown(value));
       options->mode = static_cast<ReuseMode>(mode);
       continue;
     }
@@ -94,7 +100,7 @@ Status ReadOptions(const std::string& path, const Json& values, SimilarOptions* 
     const double number = value.is_number() ? value.get<double>() : parameter->least - 1;
     if (!(number >= parameter->least && number <= parameter->most)) {
       std::ostringstream message;
-      message << "options." << name << " is " << value.dump() << ", but must be "
+      message << "options." << name << " is " << Shown(value) << ", but must be "
               << parameter->least << " to " << parameter->most;
       return Bad(path, message.str());
     }
@@ -123,6 +129,10 @@ Status ReadClasses(const std::string& path, const Json& values, SimilarModel* mo
         return Bad(path, "classes." + name + "." + key + " is not a count");
       }
       *number = value[key].get<uint64_t>();
+      if (*number > kMostTrials) {
+        return Bad(path, "classes." + name + "." + key + " is " + Shown(value[key]) +
+                             ", but must be at most " + std::to_string(kMostTrials));
+      }
     }
     if (trials.failures > trials.trials) {
       return Bad(path, "classes." + name + " has more failures than trials");
@@ -134,23 +144,27 @@ Status ReadClasses(const std::string& path, const Json& values, SimilarModel* mo
 Status ReadCalibration(const std::string& path, const model::ModelInfo& info, bool any_model,
                        CacheOptions* options) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return {StatusCode::kNotFound, "--calibration: cannot read '" + path + "'"};
-  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || json.value("format", "") != kFormat) {
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return {StatusCode::kNotFound, "--calibration: cannot read '" + path + "', or it is empty"};
+  }
+  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("format", Json()) != kFormat) {
     return Bad(path, "is not a file that `kvlink calibrate` wrote");
   }
-  if (json.value("version", 0) != kVersion) {
-    return Bad(path, "has version " + json.value("version", Json(nullptr)).dump() +
-                         ", this program reads " + std::to_string(kVersion));
+  if (const Json version = json.value("version", Json()); version != kVersion) {
+    return Bad(
+        path, "has version " + Shown(version) + ", this program reads " + std::to_string(kVersion));
   }
-  if (const std::string digest = json.value("model_digest", "");
-      digest != info.digest && !any_model) {
-    return Bad(path,
-               "is of model " + digest + ", not of " + info.path + ", which is " + info.digest);
+  const Json digest = json.value("model_digest", Json());
+  const std::string seen = digest.is_string() ? digest.get<std::string>() : Shown(digest);
+  if (!digest.is_string() || (seen != info.digest && !any_model)) {
+    return Bad(path, "is of model " + seen.substr(0, kMostShown) + ", not of " + info.path +
+                         ", which is " + info.digest);
   }
   const Json us = json.value("prefill_us_per_row", Json(1000.0));
   if (!us.is_number() || !(us.get<double>() > 0)) {
-    return Bad(path, "prefill_us_per_row is " + us.dump() + ", but must be above 0");
+    return Bad(path, "prefill_us_per_row is " + Shown(us) + ", but must be above 0");
   }
   options->similar_model.prefill_us_per_row = us.get<double>();
   if (Status status = ReadOptions(path, json.value("options", Json::object()), &options->similar);
