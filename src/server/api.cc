@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "server/answer.h"
-#include "server/anthropic.h"
 
 namespace kvlink::server {
 namespace {
@@ -24,6 +23,7 @@ SimilarPolicy Narrower(SimilarPolicy server, const std::optional<SimilarPolicy>&
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kModelPrefix = "/v1/models/";
+constexpr size_t kShownMethod = 32;  // of what a client wrote
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -128,7 +128,7 @@ const std::vector<Api::Route>& Api::Routes() {
 
 const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) const {
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
-  std::string taken;
+  std::string taken, allow;
   for (const Route& route : Routes()) {
     const std::string_view path = route.path;
     // A path that ends in a slash stands for everything below; "/" for itself.
@@ -137,10 +137,15 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) co
     if (!below && request.path != path) continue;
     if (method == route.method) return &route;
     taken += (taken.empty() ? "" : " and ") + std::string(route.method);
+    allow += (allow.empty() ? "" : ", ") + std::string(route.method);
+    if (std::string_view(route.method) == "GET") allow += ", HEAD";
   }
   if (!taken.empty()) {
-    *error = {405, request.path.substr(0, 200) + " takes " + taken + ", not " + request.method, "",
-              "method_not_allowed"};
+    *error = {405,
+              request.path.substr(0, 200) + " takes " + taken + ", not " +
+                  request.method.substr(0, kShownMethod),
+              "", "method_not_allowed"};
+    error->allow = allow;
     return nullptr;
   }
   *error = {404, "there is no " + request.path.substr(0, 200) + " here", "", "unknown_path"};
@@ -150,11 +155,7 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) co
 void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   Call call{std::move(request),         std::move(responder), NewId(), Caller{}, "",
             generation_context_.clock()};
-  const HttpRequest& http = call.request;
-  call.request_id = IsRequestId(http.request_id) ? http.request_id : call.id;
-  if (!http.traceparent.empty()) {
-    call.trace = ParseTraceContext(http.traceparent, http.tracestate, options_.seed_source());
-  }
+  Name(&call);
   ApiError error;
   const Route* route = FindRoute(call.request, &error);
   call.route = route != nullptr ? route->path : "other";
@@ -165,7 +166,10 @@ void Api::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
     keys = keys_;
   }
   auto caller = Authorize(*keys, call.request, route != nullptr ? route->right : Right::kInference);
-  if (const ApiError* refused = std::get_if<ApiError>(&caller)) return Refuse(call, *refused);
+  if (const ApiError* refused = std::get_if<ApiError>(&caller)) {
+    call.caller.tenant.clear();  // nobody's: the log must not say otherwise
+    return Refuse(call, *refused);
+  }
   call.caller = std::get<Caller>(std::move(caller));
   if (route == nullptr) return Refuse(call, error);
   (this->*route->handler)(std::move(call));
@@ -477,77 +481,14 @@ void Api::Generate(Call call, Parsed<ApiRequest> parsed, std::unique_ptr<AnswerS
     Finish(call, summary.status,
            {{"prompt_tokens", static_cast<int64_t>(summary.prompt_tokens)},
             {"cached_tokens", static_cast<int64_t>(summary.cached_tokens)},
-            {"generated_tokens", static_cast<int64_t>(summary.generated_tokens)}});
+            {"generated_tokens", static_cast<int64_t>(summary.generated_tokens)}},
+           summary.error);
   };
   auto generation = std::make_shared<Generation>(
       generation_context_, std::move(request), std::move(prompts), std::move(style),
       std::move(headers), std::move(responder), std::move(on_end));
   generation->Keep(std::get<TenantGate::Place>(std::move(place)), std::move(tenant));
   generation->Start();
-}
-
-// --- shared by all ---
-
-bool Api::CheckModel(const Call& call, const std::string& model) {
-  if (model.empty() || std::find(model_ids_.begin(), model_ids_.end(), model) != model_ids_.end())
-    return true;
-  Refuse(call, {404,
-                "the model \"" + model.substr(0, 200) + "\" is not served here; \"" +
-                    model_ids_.front() + "\" is",
-                "model", "model_not_found"});
-  return false;
-}
-
-void Api::Answer(const Call& call, std::string json) {
-  HttpResponse response;
-  response.body = std::move(json);
-  response.headers = HeadersOf(call);
-  call.responder->Send(std::move(response));
-  Finish(call, 200);
-}
-
-void Api::Refuse(const Call& call, const ApiError& error) {
-  const bool messages = std::string_view(call.route).starts_with("/v1/messages");
-  HttpResponse response = messages ? MessagesErrorResponse(error) : ErrorResponse(error);
-  for (auto& header : HeadersOf(call)) response.headers.push_back(std::move(header));
-  call.responder->Send(std::move(response));
-  LogFields details;
-  if (!error.code.empty()) details.push_back({"error", error.code});
-  Finish(call, error.status, std::move(details));
-}
-
-std::vector<std::pair<std::string, std::string>> Api::HeadersOf(const Call& call) const {
-  std::vector<std::pair<std::string, std::string>> headers = {{"X-Request-Id", call.request_id}};
-  if (call.trace) headers.emplace_back("traceresponse", call.trace->Response());
-  return headers;
-}
-
-void Api::Finish(const Call& call, int status, LogFields details) {
-  metrics_->CountHttp(call.route, status);
-  const double ms =
-      std::chrono::duration<double, std::milli>(generation_context_.clock() - call.start).count();
-  LogFields fields = {{"request_id", call.request_id},
-                      {"method", call.request.method},
-                      {"route", call.route},
-                      {"status", int64_t{status}},
-                      {"duration_ms", ms},
-                      {"tenant", call.caller.tenant}};
-  fields.insert(fields.end(), details.begin(), details.end());
-  if (call.trace) {
-    fields.push_back({"trace_id", call.trace->trace_id});
-    fields.push_back({"span_id", call.trace->span_id});
-    fields.push_back({"parent_span_id", call.trace->parent_id});
-    fields.push_back({"trace_flags", call.trace->FlagsText()});
-    if (!call.trace->state.empty()) fields.push_back({"trace_state", call.trace->state});
-  }
-  log_->Note("answered", fields);
-}
-
-std::string Api::NewId() {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%016llx%08llx", static_cast<unsigned long long>(id_prefix_),
-                static_cast<unsigned long long>(next_id_.fetch_add(1)));
-  return text;
 }
 
 uint32_t Api::context_tokens() const {

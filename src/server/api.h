@@ -46,6 +46,9 @@ class Api {
   // From now on the machine's memory is watched.
   void WatchMemory() { memory_.Start(); }
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  // The answer to what HttpServer refuses by itself: named, counted and logged as any other. Any
+  // thread.
+  HttpResponse AnswerFailure(HttpFailure failure);
   // Requests from now on are judged by these; any thread.
   void ReplaceKeys(ApiKeys keys);
   Metrics& metrics() { return *metrics_; }
@@ -109,12 +112,16 @@ class Api {
   // Prompts as token ids, the length limit checked; or what is wrong.
   Parsed<std::vector<BuiltPrompt>> BuildPrompts(const ApiRequest& request) const;
   Parsed<BuiltPrompt> BuildFill(const PromptInput& prefix, const std::string& suffix) const;
+  // In api_answers.cc.
   bool CheckModel(const Call& call, const std::string& model);
+  void Name(Call* call);  // its id in headers and the log, and its trace
   void Answer(const Call& call, std::string json);
   void Refuse(const Call& call, const ApiError& error);
+  HttpResponse ErrorAnswer(const Call& call, const ApiError& error) const;
   // Headers that every answer to this call has.
   std::vector<std::pair<std::string, std::string>> HeadersOf(const Call& call) const;
-  void Finish(const Call& call, int status, LogFields details = {});
+  // Counts and logs it. `error`: the code of one.
+  void Finish(const Call& call, int status, LogFields details = {}, const std::string& error = "");
   std::string NewId();
   uint32_t context_tokens() const;
   // The cache learns which scopes have quotas, and which have none any more.

@@ -50,6 +50,7 @@ HttpResponse ErrorResponse(const ApiError& error) {
     response.headers.emplace_back("Retry-After", std::to_string(std::max(error.retry_after_s, 1)));
   }
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (!error.allow.empty()) response.headers.emplace_back("Allow", error.allow);
   return response;
 }
 

@@ -274,7 +274,7 @@ void Generation::Fail(const ApiError& error) {
     response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
     responder_->Send(std::move(response));
   }
-  End(error.status);
+  End(error.status, error.code);
 }
 
 void Generation::Abort(DisconnectReason reason) {
@@ -288,11 +288,11 @@ void Generation::CancelAll() {
   for (const engine::RequestId id : ids_) context_.engine.Cancel(id);
 }
 
-void Generation::End(int status) {
+void Generation::End(int status, const std::string& error) {
   if (std::exchange(ended_, true)) return;
   place_.reset();
   inbox_->Close();
-  Summary summary{status, 0, 0, 0};
+  Summary summary{status, 0, 0, 0, error};
   for (const PromptOutcome& outcome : outcomes_) {
     if (!outcome.report) continue;
     summary.prompt_tokens += outcome.report->prompt_tokens;

@@ -42,6 +42,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Summary {
     int status = 200;
     uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+    std::string error;  // its code; empty: none, or one without
   };
   using OnEnd = std::function<void(const Summary&)>;
 
@@ -79,7 +80,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Fail(const ApiError& error);
   void Abort(DisconnectReason reason);
   void CancelAll();
-  void End(int status);
+  void End(int status, const std::string& error = "");
   uint32_t IndexOf(uint32_t prompt, uint32_t branch) const {
     return prompt * request_.generation.n + branch;
   }

@@ -49,4 +49,15 @@ class Responder {
 
 using Handler = std::function<void(HttpRequest request, std::shared_ptr<Responder> responder)>;
 
+// Why the HTTP layer answers by itself: instead of a handler, or for one that failed.
+struct HttpFailure {
+  int status = 400;
+  std::string code, message;
+  int retry_after_s = 0;                        // of 503
+  HttpRequest request;                          // its head, where all of that has come
+  std::chrono::steady_clock::duration taken{};  // since its first byte; 0: none came
+};
+// Makes that answer. Any thread.
+using FailureHandler = std::function<HttpResponse(HttpFailure failure)>;
+
 }  // namespace kvlink::server

@@ -32,7 +32,7 @@ using Strand = asio::strand<asio::io_context::executor_type>;
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kPipelineBytes = 64 << 10;  // read ahead while an answer is under way
-constexpr size_t kSmallBody = 64 << 10;      // that has room whatever else is on its way
+constexpr size_t kSmallBody = 64 << 10;      // has room, and is read, whatever else is on its way
 constexpr size_t kLastChunkBytes = 5;        // at least; every chunked body ends with one
 constexpr size_t kLingerBytes = 16 << 20;    // discarded after an answer that ends the connection
 constexpr std::chrono::seconds kLingerTime{2};  // so that the client reads it instead of a reset
@@ -53,6 +53,28 @@ std::string JoinedHeaders(const http::fields& fields, beast::string_view name) {
     joined += std::string(field->value());
   }
   return joined;
+}
+
+using Message = http::request<http::string_body>;
+
+// All of a request but its body; nothing as long as its head is not complete.
+HttpRequest HeadOf(const Message& message) {
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string target(message.target());
+  const size_t question = target.find('?');
+  request.path = PercentDecode(target.substr(0, question));
+  if (question != std::string::npos) request.query = target.substr(question + 1);
+  request.authorization = std::string(message[http::field::authorization]);
+  // As Anthropic's clients send it.
+  if (const auto key = message.find("x-api-key");
+      request.authorization.empty() && key != message.end()) {
+    request.authorization = "Bearer " + std::string(key->value());
+  }
+  request.request_id = OnlyHeader(message, "x-request-id");
+  request.traceparent = OnlyHeader(message, "traceparent");
+  request.tracestate = JoinedHeaders(message, "tracestate");
+  return request;
 }
 
 // --- one connection ---
@@ -137,6 +159,13 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     FinishIfWritten();
   }
 
+  // An answer of the HTTP layer's own to the request under way.
+  void SendFailure(HttpFailure failure) {
+    if (closed_) return;
+    failure.taken = std::chrono::steady_clock::now() - begun_;
+    SendWhole(shared_.on_failure(std::move(failure)));
+  }
+
   void OnDisconnect(std::function<void(DisconnectReason)> callback) {
     if (closed_) {
       asio::post(strand_,
@@ -192,9 +221,8 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     const auto error = static_cast<unsigned long>(ec.value());
     if (ec.category() == asio::error::get_ssl_category() &&
         ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST) {
-      HttpResponse response;
-      response.status = 400;
-      response.body = shared_.error_body(400, "HTTPS is spoken here, not plain HTTP");
+      const HttpResponse response =
+          shared_.on_failure({400, "plain_http", "HTTPS is spoken here, not plain HTTP"});
       const std::string text = Head(response, response.body.size(), false, false) + response.body;
       error_code ignored;
       socket_.non_blocking(true, ignored);
@@ -265,6 +293,7 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     while (!busy_ && !closed_ && !lingering_ && buffer_.size() > 0) {
       if (!parser_) {
         NoteNotIdle();
+        begun_ = std::chrono::steady_clock::now();
         parser_.emplace();
         // Its own limit is for the first line and for the fields, each, and for both when they come
         // in pieces: what comes is measured below, a part of the message at a time.
@@ -291,8 +320,11 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
       if (parser_->is_header_done()) frame_bytes_ = 0;
       if (ec && ec != http::error::need_more) return RefuseRequest(ec);
       if (!CountIncoming(parser_->get().body().size())) {
-        return Refuse(503, "the bodies of requests that are on their way hold more than " +
-                               std::to_string(shared_.limits.max_incoming_bytes) + " bytes");
+        HttpFailure failure{503, "too_many_bodies",
+                            "the bodies of requests that are on their way hold more than " +
+                                std::to_string(shared_.limits.max_incoming_bytes) + " bytes"};
+        failure.retry_after_s = 1;
+        return Refuse(std::move(failure));
       }
       if (parser_->is_done()) return Dispatch();
       if (parser_->is_header_done() && buffer_.size() == 0) AnswerExpect();
@@ -318,7 +350,6 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   void Dispatch() {
     auto message = parser_->release();
     parser_.reset();
-    CountIncoming(0);
     read_timer_.cancel();
     busy_ = true;
     answered_ = false;
@@ -327,55 +358,55 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     keep_alive_ = message.keep_alive() && !shared_.stopping;
     head_only_ = message.method() == http::verb::head;
 
-    HttpRequest request;
-    request.method = std::string(message.method_string());
-    const std::string target(message.target());
-    const size_t question = target.find('?');
-    request.path = PercentDecode(target.substr(0, question));
-    if (question != std::string::npos) request.query = target.substr(question + 1);
-    request.authorization = std::string(message[http::field::authorization]);
-    // As Anthropic's clients send it.
-    if (const auto key = message.find("x-api-key");
-        request.authorization.empty() && key != message.end()) {
-      request.authorization = "Bearer " + std::string(key->value());
+    HttpRequest request = HeadOf(message);
+    if (message.body().size() <= kSmallBody) {
+      CountIncoming(0);
+      return Serve(std::move(request), std::move(message.body()));
     }
-    request.request_id = OnlyHeader(message, "x-request-id");
-    request.traceparent = OnlyHeader(message, "traceparent");
-    request.tracestate = JoinedHeaders(message, "tracestate");
     request.body = std::move(message.body());
-    Serve(std::move(request));
+    held_ = std::move(request);
+    shared_.heavy.Enter(
+        [self = shared_from_this()] { asio::post(self->strand_, [self] { self->ServeHeld(); }); });
   }
 
-  void Serve(HttpRequest request);
+  // It is this one's turn.
+  void ServeHeld() {
+    if (held_) {  // else it was closed meanwhile
+      HttpRequest request = *std::exchange(held_, std::nullopt);
+      std::string body = std::exchange(request.body, "");
+      Serve(std::move(request), std::move(body));
+      CountIncoming(0);
+    }
+    shared_.heavy.Leave();
+  }
+
+  void Serve(HttpRequest head, std::string body);
 
   // An error of the HTTP layer: answered, then the connection ends, for what follows cannot be
   // trusted.
   void RefuseRequest(error_code ec) {
-    int status = 400;
-    std::string message = "the request is not valid HTTP: " + ec.message();
     if (ec == http::error::body_limit) {
-      status = 413;
-      message =
-          "the body is larger than " + std::to_string(shared_.limits.max_body_bytes) + " bytes";
+      Refuse(
+          {413, "body_too_large",
+           "the body is larger than " + std::to_string(shared_.limits.max_body_bytes) + " bytes"});
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      status = 431;
-      message =
-          "the header is larger than " + std::to_string(shared_.limits.max_header_bytes) + " bytes";
+      Refuse({431, "header_too_large",
+              "the header is larger than " + std::to_string(shared_.limits.max_header_bytes) +
+                  " bytes"});
+    } else {
+      Refuse({400, "malformed_request", "the request is not valid HTTP: " + ec.message()});
     }
-    Refuse(status, message);
   }
 
-  void Refuse(int status, const std::string& message) {
+  // Requires: a request is being read.
+  void Refuse(HttpFailure failure) {
+    failure.request = HeadOf(parser_->get());
     parser_.reset();
     CountIncoming(0);
     busy_ = true;
     keep_alive_ = false;
     head_only_ = false;
-    HttpResponse response;
-    response.status = status;
-    if (status == 503) response.headers.emplace_back("Retry-After", "1");
-    response.body = shared_.error_body(status, message);
-    SendWhole(std::move(response));
+    SendFailure(std::move(failure));
   }
 
   // --- writing ---
@@ -470,8 +501,9 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     if (handshaking_) shared_.failed_handshakes += 1;
     if (!parser_ || lingering_) return Close(DisconnectReason::kTimeout);
     shared_.slow_senders += 1;
-    Refuse(408, "the request was not complete after " +
-                    std::to_string(shared_.limits.request_timeout.count()) + " ms");
+    Refuse({408, "request_timeout",
+            "the request was not complete after " +
+                std::to_string(shared_.limits.request_timeout.count()) + " ms"});
   }
 
   // From here on the client has the time to take something worth mentioning.
@@ -494,6 +526,7 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
     if (std::exchange(closed_, true)) return;
     close_reason_ = reason;
     NoteNotIdle();
+    held_.reset();
     CountIncoming(0);
     shared_.drain.Left(1);
     error_code ignored;
@@ -531,11 +564,13 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
   std::array<char, kReadBytes> incoming_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  std::chrono::steady_clock::time_point begun_;  // of the request that is read or answered
   size_t frame_bytes_ = 0;  // of its header; then of a chunk's first line, or the last chunk's all
   bool reading_ = false, expect_answered_ = false;
 
-  bool busy_ = false;      // a request is being answered
-  bool answered_ = false;  // its answer is complete, though perhaps not written
+  bool busy_ = false;                // a request is being answered
+  std::optional<HttpRequest> held_;  // this one; it waits for its turn
+  bool answered_ = false;            // its answer is complete, though perhaps not written
   bool keep_alive_ = false, http_11_ = true, chunked_ = false, head_only_ = false;
   std::function<void(DisconnectReason)> on_disconnect_;
 
@@ -554,20 +589,27 @@ class Connection : public HttpConnection, public std::enable_shared_from_this<Co
 
 class Exchange : public Responder, public std::enable_shared_from_this<Exchange> {
  public:
-  explicit Exchange(std::shared_ptr<Connection> connection, const HttpServer::ErrorBody& error_body)
-      : connection_(std::move(connection)), error_body_(error_body) {}
+  Exchange(std::shared_ptr<Connection> connection, HttpRequest head)
+      : connection_(std::move(connection)), head_(std::move(head)) {}
 
   // A handler that drops its responder has still to be answered for.
   ~Exchange() override {
     if (state_ == State::kDone) return;
-    connection_->Post(
-        [connection = connection_, begun = state_ == State::kStreaming, error_body = error_body_] {
-          if (begun) return connection->EndStream();
-          HttpResponse response;
-          response.status = 500;
-          response.body = error_body(500, "the request was dropped");
-          connection->SendWhole(std::move(response));
-        });
+    connection_->Post([connection = connection_, begun = state_ == State::kStreaming,
+                       head = std::move(head_)]() mutable {
+      if (begun) return connection->EndStream();
+      HttpFailure failure{500, "internal_error", "the request was dropped"};
+      failure.request = std::move(head);
+      connection->SendFailure(std::move(failure));
+    });
+  }
+
+  // Nothing, when the handler has answered before it failed.
+  void Fail(HttpFailure failure) {
+    if (state_ != State::kOpen) return;
+    state_ = State::kDone;
+    failure.request = std::move(head_);
+    connection_->SendFailure(std::move(failure));
   }
 
   void Send(HttpResponse response) override {
@@ -600,29 +642,24 @@ class Exchange : public Responder, public std::enable_shared_from_this<Exchange>
  private:
   enum class State : uint8_t { kOpen, kStreaming, kDone };
   std::shared_ptr<Connection> connection_;
-  HttpServer::ErrorBody error_body_;
+  HttpRequest head_;
   State state_ = State::kOpen;
 };
 
-void Connection::Serve(HttpRequest request) {
-  auto exchange = std::make_shared<Exchange>(shared_from_this(), shared_.error_body);
+void Connection::Serve(HttpRequest head, std::string body) {
+  auto exchange = std::make_shared<Exchange>(shared_from_this(), head);
   if (shared_.stopping) {
-    HttpResponse response;
-    response.status = 503;
     const auto grace = std::chrono::ceil<std::chrono::seconds>(shared_.limits.shutdown_grace);
-    response.headers.emplace_back("Retry-After",
-                                  std::to_string(std::max<int64_t>(grace.count(), 1)));
-    response.body = shared_.error_body(503, "the server is shutting down");
-    return exchange->Send(std::move(response));
+    HttpFailure failure{503, "shutting_down", "the server is shutting down"};
+    failure.retry_after_s = static_cast<int>(std::max<int64_t>(grace.count(), 1));
+    return exchange->Fail(std::move(failure));
   }
+  head.body = std::move(body);
   try {
-    shared_.handler(std::move(request), exchange);
+    shared_.handler(std::move(head), exchange);
   } catch (const std::exception& e) {
     // Out of memory, or a library's exception: this request's error, not the server's end.
-    HttpResponse response;
-    response.status = 500;
-    response.body = shared_.error_body(500, std::string("internal error: ") + e.what());
-    exchange->Send(std::move(response));
+    exchange->Fail({500, "internal_error", std::string("internal error: ") + e.what()});
   }
 }
 

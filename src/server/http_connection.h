@@ -16,6 +16,7 @@
 #include <set>
 
 #include "server/drain_rate.h"
+#include "server/heavy_turns.h"
 #include "server/http.h"
 #include "server/http_server.h"
 
@@ -38,10 +39,11 @@ struct HttpShared {
   boost::asio::io_context io;
   Limits limits;
   Handler handler;
-  HttpServer::ErrorBody error_body;
+  FailureHandler on_failure;
   std::atomic<bool> stopping{false};
   std::function<void()> on_empty;           // the last connection is gone
-  std::atomic<uint64_t> incoming_bytes{0};  // of bodies that are not yet complete
+  std::atomic<uint64_t> incoming_bytes{0};  // of bodies that are not complete, or wait for a turn
+  HeavyTurns heavy;                         // of requests with bodies that are large
   std::atomic<uint64_t> refused{0}, made_room{0}, failed_handshakes{0}, slow_senders{0};
   DrainRate drain{base::SteadyClock()};  // of connections
 

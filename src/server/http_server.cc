@@ -35,7 +35,7 @@ void RaiseFileLimit(size_t files) {
 
 class BeastServer : public HttpServer {
  public:
-  BeastServer(int threads, const Limits& limits, Handler handler, ErrorBody error_body,
+  BeastServer(int threads, const Limits& limits, Handler handler, FailureHandler on_failure,
               TlsContext tls)
       : threads_(threads),
         strand_(asio::make_strand(shared_.io)),
@@ -44,8 +44,10 @@ class BeastServer : public HttpServer {
         grace_timer_(strand_) {
     shared_.limits = limits;
     shared_.handler = std::move(handler);
-    shared_.error_body = std::move(error_body);
+    shared_.on_failure = std::move(on_failure);
     shared_.tls = std::move(tls);
+    // All threads but one.
+    if (threads > 2) shared_.heavy.Add(static_cast<size_t>(threads) - 2);
     shared_.on_empty = [this] { asio::post(strand_, [this] { OnEmpty(); }); };
   }
 
@@ -57,13 +59,13 @@ class BeastServer : public HttpServer {
     error_code ec;
     const auto found =
         tcp::resolver(shared_.io).resolve(host, std::to_string(port), tcp::resolver::passive, ec);
-    if (ec || found.empty()) return fail("cannot resolve", ec);
+    if (ec || found.empty()) return fail("--host: cannot resolve", ec);
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), ec);
     if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
     if (!ec) acceptor_.bind(endpoint, ec);
     if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-    if (ec) return fail("cannot listen on", ec);
+    if (ec) return fail("--port: cannot listen on", ec);
     RaiseFileLimit(shared_.limits.max_connections + kOtherFiles);
     port_ = acceptor_.local_endpoint(ec).port();
     return Status::Ok();
@@ -171,12 +173,11 @@ class BeastServer : public HttpServer {
   void RefuseOverload(tcp::socket& socket, bool speaks_tls) {
     shared_.refused += 1;
     if (speaks_tls) return;  // a handshake is what it has no room for
-    HttpResponse response;
-    response.status = 503;
-    response.headers.emplace_back("Retry-After", std::to_string(shared_.drain.RetryAfter(1)));
-    response.body =
-        shared_.error_body(503, "more than " + std::to_string(shared_.limits.max_connections) +
-                                    " connections are open");
+    HttpFailure failure{
+        503, "too_many_connections",
+        "more than " + std::to_string(shared_.limits.max_connections) + " connections are open"};
+    failure.retry_after_s = shared_.drain.RetryAfter(1);
+    const HttpResponse response = shared_.on_failure(std::move(failure));
     const std::string text = Head(response, response.body.size(), false, false) + response.body;
     error_code ignored;
     socket.non_blocking(true, ignored);
@@ -211,10 +212,10 @@ class BeastServer : public HttpServer {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string& host, uint16_t port,
                                                        int threads, const Limits& limits,
-                                                       Handler handler, ErrorBody error_body,
+                                                       Handler handler, FailureHandler on_failure,
                                                        TlsContext tls) {
   auto server = std::make_unique<BeastServer>(threads, limits, std::move(handler),
-                                              std::move(error_body), std::move(tls));
+                                              std::move(on_failure), std::move(tls));
   if (Status status = server->Listen(host, port); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }

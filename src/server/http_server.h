@@ -24,8 +24,6 @@ namespace kvlink::server {
 
 class HttpServer {
  public:
-  // Body of an answer that the HTTP layer gives itself (413, 400, ...).
-  using ErrorBody = std::function<std::string(int status, const std::string& message)>;
   using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 
   struct Figures {
@@ -37,7 +35,7 @@ class HttpServer {
   // kUnavailable: the address cannot be resolved or bound. `tls` null: plain HTTP.
   static Result<std::unique_ptr<HttpServer>> Create(const std::string& host, uint16_t port,
                                                     int threads, const Limits& limits,
-                                                    Handler handler, ErrorBody error_body,
+                                                    Handler handler, FailureHandler on_failure,
                                                     TlsContext tls = nullptr);
   virtual ~HttpServer() = default;
   virtual void Run() = 0;

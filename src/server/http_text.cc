@@ -22,6 +22,10 @@ const char* Reason(int status) {
       return "Method Not Allowed";
     case 408:
       return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 410:
+      return "Gone";
     case 413:
       return "Payload Too Large";
     case 429:

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -191,6 +194,46 @@ TEST_F(LimitsServerTest, ASlowSenderIsCounted) {
   client.Send("POST /v1/chat/completions HTTP/1.1\r\n");
   EXPECT_EQ(client.Read().status, 408);
   EXPECT_EQ(Metric("kvlink_http_slow_senders_total"), 1);
+}
+
+TEST_F(LimitsServerTest, LargeRequestsLeaveAThreadForSmallOnes) {
+  options_.threads = 2;
+  std::mutex mutex;
+  std::condition_variable opened;
+  int inside = 0;
+  bool open = false;
+  model_.fake_tokenizer().set_on_encode([&](std::string_view text) {
+    if (text.size() < (64u << 10)) return;
+    std::unique_lock lock(mutex);
+    ++inside;
+    opened.wait(lock, [&] { return open; });
+  });
+  const auto num_inside = [&] {
+    const std::lock_guard lock(mutex);
+    return inside;
+  };
+  Start();
+  const std::string large =
+      HttpClient::PostText("/tokenize", Json({{"prompt", std::string(100000, 'X')}}).dump());
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server_->port()));
+    clients.back()->Send(large);
+  }
+  clients.push_back(std::make_unique<HttpClient>(server_->port()));  // goes while it waits
+  clients.back()->Send(large);
+  EXPECT_TRUE(Eventually([&] { return num_inside() == 1; }));
+  clients.back()->Reset();
+  clients.pop_back();
+  // Would wait for ever if a second large one had the other thread.
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  EXPECT_EQ(num_inside(), 1);
+  {
+    const std::lock_guard lock(mutex);
+    open = true;
+  }
+  opened.notify_all();
+  for (const auto& client : clients) EXPECT_EQ(client->Read().status, 200);
 }
 
 // --- tenants ---

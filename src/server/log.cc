@@ -70,6 +70,9 @@ class SpdLog : public Log {
   void Warning(std::string_view message, const LogFields& fields) override {
     logger_.warn("{}", LogLine(format_, message, fields));
   }
+  void Error(std::string_view message, const LogFields& fields) override {
+    logger_.error("{}", LogLine(format_, message, fields));
+  }
 
  private:
   const LogFormat format_;

@@ -32,6 +32,7 @@ class Log {
   virtual ~Log() = default;
   virtual void Note(std::string_view message, const LogFields& fields = {}) = 0;
   virtual void Warning(std::string_view message, const LogFields& fields = {}) = 0;
+  virtual void Error(std::string_view message, const LogFields& fields = {}) = 0;
 };
 
 // What stands behind time and level. Text: the message, then `name=value`, with quotes where the

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <sstream>
+#include <vector>
 
 #include "server/server.h"
 #include "server/testing/fakes.h"
@@ -166,6 +168,40 @@ TEST_F(ProtocolsServerTest, WhatIsNotHereSaysWhy) {
   EXPECT_EQ(suffix.json()["error"]["param"], "suffix");
   EXPECT_EQ(Get("/openapi.json").json()["openapi"], "3.1.0");
   EXPECT_EQ(Get("/props").json()["default_generation_settings"]["n_ctx"], 4096);
+}
+
+TEST_F(ProtocolsServerTest, ASuffixIsFilledInFrontOfByModelsThatHaveTheTokens) {
+  using testing::FakeTokenizer;
+  model_.fake_tokenizer().set_fill_tokens(FakeTokenizer::kFillTokens);
+  const HttpReply reply = Post("/v1/completions", {{"prompt", "AB"}, {"suffix", "C D"}});
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_THAT(last().prompt,
+              ::testing::ElementsAre(testing::kBos, 1, 'A', 'B', 2, 'C', ' ', 'D', 3));
+  // A prompt of ids stays what it is; a text cannot write the tokens itself.
+  Post("/v1/completions", {{"prompt", {'A', testing::kImStart}}, {"suffix", "<|im_end|>"}});
+  const std::vector<TokenId> prompt = last().prompt;
+  EXPECT_EQ(prompt[2], 'A');
+  EXPECT_EQ(prompt[3], testing::kImStart);
+  EXPECT_EQ(std::ranges::count(prompt, testing::kImEnd), 0);
+  EXPECT_EQ(prompt.back(), 3);
+}
+
+TEST_F(ProtocolsServerTest, AWebPageElsewhereReadsNothing) {
+  HttpClient client(server_->port());
+  client.Send("GET /v1/models HTTP/1.1\r\nHost: x\r\nOrigin: https://elsewhere.example\r\n\r\n");
+  const HttpReply answer = client.Read();
+  EXPECT_EQ(answer.status, 200);
+  client.Send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: https://elsewhere.example\r\n"
+      "Access-Control-Request-Method: POST\r\n\r\n");
+  const HttpReply preflight = client.Read();
+  EXPECT_EQ(preflight.status, 405);
+  EXPECT_EQ(preflight.headers.at("allow"), "POST");
+  for (const HttpReply& reply : {answer, preflight}) {
+    for (const auto& [name, value] : reply.headers) {
+      EXPECT_FALSE(name.starts_with("access-control-")) << name << ": " << value;
+    }
+  }
 }
 
 TEST_F(ProtocolsServerTest, AnotherOrderOfToolKeysIsToldUnlessTheyAreSorted) {

@@ -38,9 +38,7 @@ class HttpApiServer : public Server {
         [this](HttpRequest request, std::shared_ptr<Responder> responder) {
           api_.Handle(std::move(request), std::move(responder));
         },
-        [](int status, const std::string& message) {
-          return ErrorBody({status, message, "", ""});
-        },
+        [this](HttpFailure failure) { return api_.AnswerFailure(std::move(failure)); },
         std::move(tls));
     if (!http.ok()) return http.status();
     http_ = *std::move(http);

@@ -41,16 +41,23 @@ class TraceServerTest : public ::testing::Test {
     };
     engine_options_.context = 4096;
     engine_ = std::make_unique<FakeEngine>(model_, engine_options_);
-    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
-    EXPECT_TRUE(server.ok()) << server.status().ToString();
-    server_ = *std::move(server);
-    thread_ = std::thread([this] { server_->Run(); });
+    StartServer();
   }
   ~TraceServerTest() override {
     StopServer();
     std::filesystem::remove_all(dir_);
   }
 
+  void StartServer() {
+    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = *std::move(server);
+    thread_ = std::thread([this] { server_->Run(); });
+  }
+  void Restart() {  // with other options
+    StopServer();
+    StartServer();
+  }
   void StopServer() {
     if (!server_) return;
     server_->Stop();
@@ -136,6 +143,101 @@ TEST_F(TraceServerTest, RefusalsAndMetricsCarryTheIdToo) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0]["status"], 404);
   EXPECT_EQ(lines[0]["error"], "unknown_path");
+}
+
+// What HttpServer answers by itself: no handler ever saw it.
+TEST_F(TraceServerTest, WhatTheHttpLayerRefusesIsNamedAndLoggedToo) {
+  const auto refused = [&](const std::string& bytes) {
+    HttpClient client(server_->port());
+    client.Send(bytes);
+    return client.Read();
+  };
+  const std::string named = "POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Request-Id: big-1\r\n";
+  const HttpReply big = refused(named + kTraceparent + "Content-Length: 99999999\r\n\r\n");
+  EXPECT_EQ(big.status, 413);
+  EXPECT_EQ(big.headers.at("x-request-id"), "big-1");
+  EXPECT_EQ(big.headers.at("request-id"), "big-1") << "where Anthropic's clients look for it";
+  EXPECT_THAT(big.headers.at("traceresponse"), StartsWith("00-" + kTrace + "-"));
+  EXPECT_EQ(big.json()["type"], "error") << "as Anthropic's clients expect it on that path";
+
+  const HttpReply endless = refused("GET /health HTTP/1.1\r\nX: " + std::string(40000, 'x'));
+  EXPECT_EQ(endless.status, 431);
+  EXPECT_THAT(endless.headers.at("x-request-id"), ::testing::MatchesRegex("[0-9a-f]{24}"));
+  EXPECT_EQ(endless.json()["error"]["code"], "header_too_large");
+
+  const HttpReply garbage = refused("\x16\x03\x01 this is no HTTP\r\n\r\n");
+  EXPECT_EQ(garbage.status, 400);
+  const std::string id = garbage.headers.at("x-request-id");
+  EXPECT_THAT(id, ::testing::MatchesRegex("[0-9a-f]{24}"));
+
+  std::vector<Json> lines = LinesOf("big-1");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["message"], "answered");
+  EXPECT_EQ(lines[0]["method"], "POST");
+  EXPECT_EQ(lines[0]["route"], "/v1/messages");
+  EXPECT_EQ(lines[0]["status"], 413);
+  EXPECT_EQ(lines[0]["error"], "body_too_large");
+  EXPECT_EQ(lines[0]["trace_id"], kTrace);
+  EXPECT_TRUE(lines[0]["duration_ms"].is_number());
+  EXPECT_FALSE(lines[0].contains("tenant")) << "nobody has looked at a key";
+  lines = LinesOf(id);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["route"], "other");
+  EXPECT_EQ(lines[0]["error"], "malformed_request");
+  ASSERT_EQ(LinesOf(endless.headers.at("x-request-id")).size(), 1u);
+}
+
+TEST_F(TraceServerTest, AConnectionThatFindsNoPlaceHasAnIdAndALineToo) {
+  options_.limits.max_connections = 1;
+  Restart();
+  engine_->Hold();
+  HttpClient busy(server_->port());
+  busy.Send(HttpClient::PostText("/v1/completions", R"({"prompt": "hi"})"));
+  for (int i = 0; i < 6000 && engine_->Stats().waiting == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  HttpClient other(server_->port());
+  const HttpReply full = other.Read();
+  engine_->Release();
+  EXPECT_EQ(busy.Read().status, 200);
+  ASSERT_EQ(full.status, 503);
+  EXPECT_EQ(full.json()["error"]["code"], "too_many_connections");
+  EXPECT_GE(std::stoi(full.headers.at("retry-after")), 1);
+  const std::vector<Json> lines = LinesOf(full.headers.at("x-request-id"));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["status"], 503);
+  EXPECT_EQ(lines[0]["error"], "too_many_connections");
+}
+
+TEST_F(TraceServerTest, ASlowSendersRequestIsNamedByWhatHadCome) {
+  options_.limits.request_timeout = std::chrono::milliseconds(100);
+  Restart();
+  HttpClient slow(server_->port());
+  slow.Send("POST /v1/completions HTTP/1.1\r\nX-Request-Id: slow-1\r\nContent-Length: 9\r\n\r\n{");
+  const HttpReply late = slow.Read();
+  EXPECT_EQ(late.status, 408);
+  EXPECT_EQ(late.headers.at("x-request-id"), "slow-1");
+  const std::vector<Json> lines = LinesOf("slow-1");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["route"], "/v1/completions");
+  EXPECT_EQ(lines[0]["error"], "request_timeout");
+  EXPECT_GE(lines[0]["duration_ms"].get<double>(), 99.0);
+}
+
+TEST_F(TraceServerTest, ARefusedMethodSaysWhichAreTaken) {
+  const HttpReply reply = Get("/v1/completions", "");
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.headers.at("allow"), "POST");
+  EXPECT_EQ(HttpClient(server_->port()).Post("/v1/responses/x", Json::object()).headers.at("allow"),
+            "GET, HEAD, DELETE");
+}
+
+TEST_F(TraceServerTest, AnErrorOfTheEngineIsNamedInTheLog) {
+  engine_->set_failure(Status(StatusCode::kDeadlineExceeded, "too late"));
+  EXPECT_EQ(Chat("X-Request-Id: failed-1\r\n", false).status, 504);
+  const std::vector<Json> lines = LinesOf("failed-1");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["error"], "deadline_exceeded");
 }
 
 TEST_F(TraceServerTest, ATraceIsLoggedAndAnsweredWithASpanOfItsOwn) {

@@ -53,9 +53,14 @@ class Exchange {
  public:
   Exchange() {
     shared_.limits = SmallLimits();
-    shared_.error_body = [](int status, const std::string& message) {
-      KVLINK_CHECK(status >= 400 && status < 600 && !message.empty()) << status;
-      return message;
+    shared_.on_failure = [](const HttpFailure& failure) {
+      KVLINK_CHECK(failure.status >= 400 && failure.status < 600) << failure.status;
+      KVLINK_CHECK(!failure.message.empty() && !failure.code.empty());
+      CheckTrace(failure.request);
+      HttpResponse response;
+      response.status = failure.status;
+      response.body = failure.message;
+      return response;
     };
     shared_.on_empty = [] {};
     shared_.handler = [this](HttpRequest request, std::shared_ptr<Responder> responder) {

@@ -27,6 +27,7 @@ size_t WholeCharacters(const std::string& text) {
 
 std::vector<TokenId> FakeTokenizer::Encode(std::string_view text, bool add_special,
                                            bool parse_special) const {
+  if (on_encode_) on_encode_(text);
   std::vector<TokenId> tokens;
   if (add_special) tokens.push_back(kBos);
   for (size_t i = 0; i < text.size();) {

@@ -29,6 +29,8 @@ constexpr TokenId kImStart = 256, kImEnd = 257, kBos = 258, kFirstPair = 259;
 class FakeTokenizer : public model::Tokenizer {
  public:
   enum class Template { kChatMl, kTrimming, kNone };
+  // What it fills in the middle with, where that was switched on.
+  static constexpr model::FillTokens kFillTokens{.prefix = 1, .suffix = 2, .middle = 3};
   explicit FakeTokenizer(Template chat_template = Template::kChatMl) : template_(chat_template) {}
 
   std::vector<TokenId> Encode(std::string_view text, bool add_special,
@@ -39,6 +41,10 @@ class FakeTokenizer : public model::Tokenizer {
   bool AddsBos() const override { return true; }
   TokenId bos() const override { return kBos; }
   TokenId eos() const override { return kImEnd; }
+  model::FillTokens fill_tokens() const override { return fill_tokens_; }
+  void set_fill_tokens(const model::FillTokens& tokens) { fill_tokens_ = tokens; }
+  // Called when a text is encoded, by whoever does it. Before any is.
+  void set_on_encode(std::function<void(std::string_view)> call) { on_encode_ = std::move(call); }
   uint32_t vocab_size() const override { return kFirstPair + 26 * 26; }
   Result<std::string> ApplyChatTemplate(std::span<const model::ChatMessage> messages,
                                         const std::string& tools_json,
@@ -46,6 +52,8 @@ class FakeTokenizer : public model::Tokenizer {
 
  private:
   Template template_;
+  model::FillTokens fill_tokens_;
+  std::function<void(std::string_view)> on_encode_;
 };
 
 class FakeModel : public model::Model {
@@ -55,6 +63,7 @@ class FakeModel : public model::Model {
   const KvShape& kv_shape() const override { return shape_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   const model::Tokenizer& tokenizer() const override { return tokenizer_; }
+  FakeTokenizer& fake_tokenizer() { return tokenizer_; }
   Result<std::unique_ptr<model::Runner>> NewRunner(int, uint32_t) const override;
 
  private:
