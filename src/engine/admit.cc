@@ -76,6 +76,7 @@ LookupRequest LookupOf(const Request& request) {
   LookupRequest lookup;
   lookup.tokens = request.trunk.tokens;
   lookup.ns = request.params.ns;
+  lookup.own_scopes = request.params.own_scopes;
   lookup.reuse = request.params.reuse;
   lookup.store = request.params.store;
   // Rows that ran before a preemption were counted as computed.

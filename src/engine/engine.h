@@ -62,7 +62,8 @@ struct TokenLogprob {
 struct GenerationRequest {
   std::vector<TokenId> prompt;
   Namespace ns;
-  bool reuse = true, store = true;  // cache policy of this request
+  std::vector<std::string> own_scopes;  // others of the same tenant (LookupRequest)
+  bool reuse = true, store = true;      // cache policy of this request
   // Not kOff: a similar prompt's rows may stand in for this one's, when the checks pass. Never with
   // prompt_logprobs, nor after a preemption.
   SimilarPolicy similar = SimilarPolicy::kOff;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/key_builder.h"
@@ -132,14 +133,16 @@ Result<std::shared_ptr<CacheState>> CreateState(CacheOptions options,
   if (options.similar.policy != SimilarPolicy::kOff) {
     donors = std::make_unique<Donors>(options.similar, options.similar_model.token_texts);
   }
+  std::vector<std::string> other_models;
   if (tier_store == nullptr && options.sharing != Sharing::kOff) {
-    auto opened = OpenTiers(options);
+    auto opened = OpenTiers(options, &other_models);
     if (!opened.ok()) return opened.status();
     tier_store = std::move(opened).value();
   }
   std::unique_ptr<LowerTiers> tiers;
   if (tier_store != nullptr) {
-    tiers = std::make_unique<LowerTiers>(options, std::move(tier_store), counters.get());
+    tiers =
+        std::make_unique<LowerTiers>(options, std::move(tier_store), counters.get(), other_models);
   }
   auto store = BlockStore::Create(options, counters.get(), donors.get(), tiers.get());
   if (!store.ok()) return store.status();

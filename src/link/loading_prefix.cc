@@ -14,6 +14,7 @@ base::TimePoint RealNow() { return std::chrono::steady_clock::now(); }
 
 LookupRequest WithTokens(LookupRequest request, std::span<const TokenId> tokens) {
   request.tokens = tokens;
+  request.own_scopes = {};  // of the caller, and for reasons alone
   return request;
 }
 

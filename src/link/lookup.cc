@@ -1,6 +1,7 @@
 #include "link/lookup.h"
 
 #include <algorithm>
+#include <string>
 
 namespace kvlink::link {
 namespace {
@@ -19,14 +20,30 @@ bool OthersFollow(const BlockStore& store, const match::PrefixMatch& match) {
   return store.index().HasChildren(match.blocks.back());
 }
 
-// The tenant's unsalted chain has this prompt's first block. Other salts are not looked at: what
-// they hold is nobody else's business.
-bool CachedWithoutSalt(const CacheState& state, const LookupRequest& request)
-    KVLINK_REQUIRES_SHARED(state.mutex) {
-  const uint32_t block = state.options.shape.tokens_per_block;
-  if (request.ns.salt.empty() || request.tokens.size() < block) return false;
-  const match::Root unsalted = state.keys.MakeRoot({.tenant = request.ns.tenant, .salt = ""});
-  return !state.store->index().Find(unsalted, request.tokens.first(block)).blocks.empty();
+// Nothing better is known about the block that is missing.
+bool SaysLittle(MissReason reason) {
+  return reason == MissReason::kCold || reason == MissReason::kDiverged;
+}
+
+// Where else the block that is missing is, of what belongs to the asker: in its scope without a
+// salt, or in another scope of its own. Other salts and scopes are not looked at: what they hold is
+// nobody else's business. kCold: nowhere.
+MissReason ReasonElsewhere(const CacheState& state, const LookupRequest& request,
+                           const match::PrefixMatch& match) KVLINK_REQUIRES_SHARED(state.mutex) {
+  if (!match.has_next) return MissReason::kCold;
+  const size_t missing = match.blocks.size() + 1;
+  const auto tokens = request.tokens.first(missing * state.options.shape.tokens_per_block);
+  const auto is_in = [&](const Namespace& ns) KVLINK_REQUIRES_SHARED(state.mutex) {
+    return state.store->index().Find(state.keys.MakeRoot(ns), tokens).blocks.size() == missing;
+  };
+  const Namespace& own = request.ns;
+  if (!own.salt.empty() && is_in({.tenant = own.tenant, .salt = ""})) return MissReason::kSalt;
+  for (const std::string& scope : request.own_scopes) {
+    if (scope != own.tenant && is_in({.tenant = scope, .salt = own.salt})) {
+      return MissReason::kNamespace;
+    }
+  }
+  return MissReason::kCold;
 }
 
 MissReason ReasonOf(const CacheState& state, const LookupRequest& request,
@@ -35,10 +52,13 @@ MissReason ReasonOf(const CacheState& state, const LookupRequest& request,
   const auto size = static_cast<uint32_t>(request.tokens.size());
   if (match.num_tokens >= ComputeFrom(request, size)) return MissReason::kNone;
   if (match.has_next && state.store->WasEvicted(match.next_key)) return MissReason::kEvicted;
-  if (match.num_tokens > 0) {
-    return OthersFollow(*state.store, match) ? MissReason::kDiverged : MissReason::kNone;
-  }
-  return CachedWithoutSalt(state, request) ? MissReason::kSalt : MissReason::kCold;
+  const bool goes_on = match.num_tokens > 0;
+  if (goes_on && !OthersFollow(*state.store, match)) return MissReason::kNone;
+  // What is elsewhere says more than where this prompt leaves those before it: all prompts of a
+  // template begin alike.
+  const MissReason elsewhere = ReasonElsewhere(state, request, match);
+  if (elsewhere != MissReason::kCold) return elsewhere;
+  return goes_on ? MissReason::kDiverged : MissReason::kCold;
 }
 
 // The last of the consecutive blocks, from the first that is missing, that one leader computes.
@@ -93,6 +113,9 @@ void AddTiers(const CacheState& state, const LookupRequest& request, const match
   const Loadable loadable = state.tiers->Find(request, root, match);
   if (loadable.failed_before && loadable.names.empty()) {
     plan->miss_reason = MissReason::kTierError;
+  } else if (SaysLittle(plan->miss_reason) && loadable.names.empty() &&
+             state.tiers->IsOfAnotherModel(request, match.blocks.size())) {
+    plan->miss_reason = MissReason::kNamespace;
   }
   if (!state.tiers->Pays(loadable)) return;
   plan->loadable_tokens =

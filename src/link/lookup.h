@@ -16,7 +16,7 @@ Plan PlanOf(const CacheState& state, const LookupRequest& request, const match::
     KVLINK_REQUIRES_SHARED(state.mutex);
 
 // Adds what tiers have behind the resident rows, where there are tiers: the rows that a load would
-// bring, and whether a tier that failed is why there are none.
+// bring, and whether there are none because a tier failed, or has them for another model.
 void AddTiers(const CacheState& state, const LookupRequest& request, const match::Root& root,
               const match::PrefixMatch& match, Plan* plan) KVLINK_REQUIRES_SHARED(state.mutex);
 

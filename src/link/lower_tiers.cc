@@ -55,7 +55,7 @@ uint32_t Loadable::num_known() const {
 }
 
 LowerTiers::LowerTiers(const CacheOptions& options, std::unique_ptr<tier::TierStore> store,
-                       Counters* counters)
+                       Counters* counters, const std::vector<std::string>& other_models)
     : shape_(options.shape),
       may_leave_ram_(options.tiers.may_leave_ram),
       clock_(options.clock),
@@ -69,6 +69,9 @@ LowerTiers::LowerTiers(const CacheOptions& options, std::unique_ptr<tier::TierSt
   for (uint32_t t = 0; t < store_->num_tiers(); ++t) {
     names_.emplace_back(store_->tier(t).name());
     is_local_.push_back(store_->tier(t).ContainsNow({}).has_value());
+  }
+  for (const std::string& model : other_models) {
+    other_models_.emplace_back(model, options.hash_bits);
   }
   if (options.observer != nullptr) {
     notices_ = std::make_unique<TierNotices>(*options.observer, *store_, names_, clock_);
@@ -299,6 +302,19 @@ Loadable LowerTiers::Find(const LookupRequest& request, const match::Root& root,
     found.names.push_back(name);
   }
   return found;
+}
+
+bool LowerTiers::IsOfAnotherModel(const LookupRequest& request, size_t index) const {
+  const size_t rows = shape_.tokens_per_block;
+  if (index >= kMostBlocksElsewhere || request.tokens.size() < (index + 1) * rows) return false;
+  return std::ranges::any_of(other_models_, [&](const match::KeyMaker& keys) {
+    tier::Identity identity = tier::RootDigest(keys.MakeRoot(request.ns).extras);
+    for (size_t at = 0; at <= index * rows; at += rows) {
+      identity = tier::NextDigest(identity, request.tokens.subspan(at, rows));
+      if (store_->Find(tier::AddressOf(identity)).present == 0) return false;
+    }
+    return true;
+  });
 }
 
 double LowerTiers::ComputeUs(size_t num_blocks) const {

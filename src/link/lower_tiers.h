@@ -85,10 +85,12 @@ struct Loadable {
 class LowerTiers {
  public:
   static constexpr std::chrono::seconds kRetryAfter{5};
-  static constexpr double kMostLoadingShare = 0.5;  // of the pages
+  static constexpr double kMostLoadingShare = 0.5;   // of the pages
+  static constexpr size_t kMostBlocksElsewhere = 8;  // looked for under another model
 
+  // `other_models`: fingerprints of models whose blocks a tier on this machine may hold as well.
   LowerTiers(const CacheOptions& options, std::unique_ptr<tier::TierStore> store,
-             Counters* counters);
+             Counters* counters, const std::vector<std::string>& other_models = {});
 
   bool MayLeaveRam(const Namespace& ns) const { return !may_leave_ram_ || may_leave_ram_(ns); }
 
@@ -125,6 +127,9 @@ class LowerTiers {
 
   Loadable Find(const LookupRequest& request, const match::Root& root,
                 const match::PrefixMatch& match) const;
+  // Whether a tier has the prompt's first blocks up to block `index`, of the same namespace, for
+  // one of the other models. About 1.5 us for each of these that has none, 0.5 us a block it has.
+  bool IsOfAnotherModel(const LookupRequest& request, size_t index) const;
   // Whether waiting for it is cheaper than computing it, as far as both were observed; true once in
   // a while in any case, to see whether a slow tier has recovered.
   bool Pays(const Loadable& loadable) const;
@@ -198,13 +203,15 @@ class LowerTiers {
   KeptTexts texts_;
   std::unique_ptr<TierNotices> notices_;  // null: nobody wants to know
   tier::BlockKey plain_root_;             // of the namespace without tenant and salt
+  std::vector<match::KeyMaker> other_models_;
   std::atomic<double> us_per_row_;
   std::atomic<double> cpu_us_earned_{0};  // computing that the gate has not been told of
   std::atomic<int> num_threads_{1};
   std::atomic<int64_t> last_load_ns_{0};  // of the clock; 0: never
 };
 
-// Opens what the options name. Null: they name none.
-Result<std::unique_ptr<tier::TierStore>> OpenTiers(const CacheOptions& options);
+// Opens what the options name. Null: they name none. `other_models`: as LowerTiers takes them.
+Result<std::unique_ptr<tier::TierStore>> OpenTiers(const CacheOptions& options,
+                                                   std::vector<std::string>* other_models);
 
 }  // namespace kvlink::link

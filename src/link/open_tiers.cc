@@ -1,13 +1,17 @@
 // OpenTiers: from the options of a cache to the tiers they name, fastest first.
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "link/lower_tiers.h"
+#include "tier/cold_models.h"
 #include "tier/cold_tier.h"
 #include "tier/remote_tier.h"
 
 namespace kvlink::link {
 
-Result<std::unique_ptr<tier::TierStore>> OpenTiers(const CacheOptions& options) {
+Result<std::unique_ptr<tier::TierStore>> OpenTiers(const CacheOptions& options,
+                                                   std::vector<std::string>* other_models) {
   const TierOptions& wanted = options.tiers;
   std::vector<std::unique_ptr<tier::BlockTier>> tiers;
   if (!wanted.cold_dir.empty()) {
@@ -15,6 +19,7 @@ Result<std::unique_ptr<tier::TierStore>> OpenTiers(const CacheOptions& options) 
         tier::OpenColdTier({.directory = wanted.cold_dir, .budget_bytes = wanted.cold_bytes});
     if (!cold.ok()) return cold.status();
     tiers.push_back(std::move(cold).value());
+    *other_models = tier::NoteColdModel(wanted.cold_dir, options.model_fingerprint);
   }
   if (!wanted.remote_url.empty()) {
     auto parsed = tier::ParseRemoteUrl(wanted.remote_url);

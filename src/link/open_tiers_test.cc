@@ -58,6 +58,41 @@ TEST_F(OpenTiersTest, BlocksInTheFolderAreFoundAfterARestart) {
   EXPECT_EQ(Findable(prompt), 4 * kBlock);
 }
 
+// Acceptance 28: the blocks are there, for another model file, KV type or processor.
+TEST_F(OpenTiersTest, AMissThatTheModelBeforeWouldHaveHitSaysSo) {
+  const Namespace mine{.tenant = "mine", .salt = "s"};
+  const Tokens prompt = RandomTokens(1, 4 * kBlock + 1);
+  harness_.options.tiers.cold_dir = folder_;
+  harness_.Create();
+  ASSERT_NE(harness_.cache, nullptr);
+  harness_.Serve(prompt, {}, mine);
+  EXPECT_TRUE(harness_.cache->Drain(std::chrono::seconds(60)));
+  harness_.cache.reset();
+  harness_.options.model_fingerprint = "another model";
+  harness_.Create();
+  ASSERT_NE(harness_.cache, nullptr);
+  const auto reason = [&](const Tokens& tokens, const Namespace& ns) {
+    const Plan plan = harness_.Lookup(tokens, ns);
+    EXPECT_EQ(plan.exact_tokens + plan.partial_tokens + plan.loadable_tokens, 0u);
+    return plan.miss_reason;
+  };
+  EXPECT_EQ(reason(prompt, mine), MissReason::kNamespace);
+  EXPECT_EQ(reason(FirstOf(prompt, kBlock) + RandomTokens(2, 9), mine), MissReason::kNamespace);
+  EXPECT_EQ(reason(RandomTokens(3, 40), mine), MissReason::kCold);
+  EXPECT_EQ(reason(FirstOf(prompt, kBlock - 1), mine), MissReason::kCold);
+  // Nobody is told of another's.
+  EXPECT_EQ(reason(prompt, {.tenant = "other", .salt = "s"}), MissReason::kCold);
+  EXPECT_EQ(reason(prompt, {.tenant = "mine", .salt = "t"}), MissReason::kCold);
+  EXPECT_EQ(reason(prompt, {.tenant = "mine", .salt = ""}), MissReason::kCold);
+  // Behind a head that prompts of both models have.
+  harness_.Serve(FirstOf(prompt, kBlock) + RandomTokens(4, 20), {}, mine);
+  EXPECT_EQ(harness_.Lookup(prompt, mine).miss_reason, MissReason::kNamespace);
+  EXPECT_EQ(harness_.Lookup(FirstOf(prompt, kBlock) + RandomTokens(5, 20), mine).miss_reason,
+            MissReason::kDiverged);
+  harness_.Serve(prompt, {}, mine);
+  EXPECT_EQ(harness_.Lookup(prompt, mine).miss_reason, MissReason::kNone);
+}
+
 TEST_F(OpenTiersTest, WithoutTiersThereAreNone) {
   harness_.Create();
   EXPECT_TRUE(harness_.cache->Tiers().empty());

@@ -367,6 +367,36 @@ TEST_F(SharingTest, AMissSaysWhy) {
   EXPECT_EQ(ReasonOf(prompt, plain), MissReason::kCold);
 }
 
+// Acceptance 28.
+TEST_F(SharingTest, AMissThatAnotherScopeOfTheAskersOwnWouldHitSaysSo) {
+  const Tokens prompt = RandomTokens(1, 100), strangers = RandomTokens(2, 100);
+  const Namespace before{.tenant = "acme", .salt = ""}, group{.tenant = "group:g", .salt = ""};
+  harness_.Serve(prompt, {}, before);
+  harness_.Serve(strangers, {}, {.tenant = "other", .salt = ""});
+  const std::vector<std::string> own = {"acme", "sensitive:acme"};
+  const auto reason = [&](const Tokens& tokens, const Namespace& ns) {
+    LookupRequest request = harness_.RequestOf(tokens, ns);
+    request.own_scopes = own;
+    return harness_.cache->Lookup(request).miss_reason;
+  };
+  EXPECT_EQ(reason(prompt, group), MissReason::kNamespace);
+  EXPECT_EQ(reason(FirstOf(prompt, kBlock) + RandomTokens(3, 9), group), MissReason::kNamespace);
+  EXPECT_EQ(reason(FirstOf(prompt, kBlock - 1), group), MissReason::kCold) << "not a block";
+  EXPECT_EQ(reason(RandomTokens(4, 100), group), MissReason::kCold);
+  // Nothing of others is told, and nothing to others.
+  EXPECT_EQ(reason(strangers, group), MissReason::kCold);
+  EXPECT_EQ(ReasonOf(prompt, group), MissReason::kCold);
+  EXPECT_EQ(reason(prompt, {.tenant = "group:g", .salt = "s"}), MissReason::kCold);
+  // Where prompts of a template leave each other is not why this one misses.
+  harness_.Serve(FirstOf(prompt, 20) + RandomTokens(5, 40), {}, group);
+  EXPECT_EQ(reason(prompt, group), MissReason::kNamespace);
+  EXPECT_EQ(reason(FirstOf(prompt, 20) + RandomTokens(6, 40), group), MissReason::kDiverged);
+  harness_.Serve(FirstOf(prompt, 40) + RandomTokens(7, 40), {}, group);
+  EXPECT_EQ(reason(prompt, group), MissReason::kNamespace);
+  harness_.Serve(prompt, {}, group);
+  EXPECT_EQ(harness_.Lookup(prompt, group).miss_reason, MissReason::kNone);
+}
+
 TEST_F(SharingTest, APlanThatNoLongerHoldsBecomesComputingAndIsCounted) {
   const Tokens prompt = RandomTokens(1, 100);
   harness_.Serve(prompt);

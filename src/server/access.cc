@@ -18,9 +18,15 @@ std::variant<Caller, ApiError> Authorize(const ApiKeys& keys, const HttpRequest&
                     "the API key \"" + key->name + "\" has no right \"" + RightName(right) + "\"",
                     "", "missing_right"};
   }
-  const TenantSettings& settings = keys.SettingsOf(key->tenant);
-  return Caller{key->name, key->tenant, ScopeOf(key->tenant, settings),
-                settings,  key->rights, keys.num_tenants() > 1};
+  Caller caller;
+  caller.key = key->name;
+  caller.tenant = key->tenant;
+  caller.settings = keys.SettingsOf(key->tenant);
+  caller.scope = ScopeOf(caller.tenant, caller.settings);
+  caller.own_scopes = OwnScopes(caller.tenant, caller.scope);
+  caller.rights = key->rights;
+  caller.several_tenants = keys.num_tenants() > 1;
+  return caller;
 }
 
 }  // namespace kvlink::server

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "server/api_error.h"
 #include "server/api_keys.h"
@@ -16,9 +17,10 @@
 namespace kvlink::server {
 
 struct Caller {
-  std::string key;                 // its name in the key file; empty: there are no keys
-  std::string tenant = "default";  // for logs, lists and limits
-  std::string scope = "default";   // Namespace::tenant: whose blocks the caller shares
+  std::string key;                      // its name in the key file; empty: there are no keys
+  std::string tenant = "default";       // for logs, lists and limits
+  std::string scope = "default";        // Namespace::tenant: whose blocks the caller shares
+  std::vector<std::string> own_scopes;  // others of the tenant's own; tenants.h
   TenantSettings settings;
   Rights rights = Rights::All();
   bool several_tenants = false;  // the server has others as well

@@ -396,6 +396,7 @@ std::optional<ApiError> Api::SetUp(const Call& call, ApiRequest* request,
                                    std::vector<BuiltPrompt>* prompts) {
   const TenantSettings& tenant = call.caller.settings;
   request->generation.ns.tenant = call.caller.scope;
+  request->generation.own_scopes = call.caller.own_scopes;
   request->generation.weight = tenant.weight;
   request->generation.max_kv_tokens = QuotaTokens(call.caller);
   request->generation.similar =

@@ -864,6 +864,31 @@ TEST_F(KeyTest, AClientsSaltOnlyNarrows) {
   EXPECT_EQ(Cached("key-c", "acme"), 0);
 }
 
+// What a miss may be told of: the tenant's own scopes, and never a group's that it has left.
+TEST_F(KeyTest, ARequestNamesTheOtherScopesOfItsTenantAlone) {
+  std::mutex mutex;
+  std::vector<std::pair<std::string, std::vector<std::string>>> seen;
+  const auto ask = [&](const std::string& settings) {
+    WriteKeys(settings);
+    Start();
+    engine_->set_script([&](const engine::GenerationRequest& request, uint32_t) {
+      const std::lock_guard lock(mutex);
+      seen.emplace_back(request.ns.tenant, request.own_scopes);
+      return "HELLO";
+    });
+    EXPECT_EQ(Post(kChat, ChatBody("hi"), "key-a").status, 200);
+    StopServer();
+    const std::lock_guard lock(mutex);
+    return seen.back();
+  };
+  using ::testing::Pair;
+  EXPECT_THAT(ask(""), Pair("acme", ElementsAre("sensitive:acme")));
+  EXPECT_THAT(ask(R"({"tenant": "acme", "sharing": "group", "group": "g"})"),
+              Pair("group:g", ElementsAre("acme", "sensitive:acme")));
+  EXPECT_THAT(ask(R"({"tenant": "acme", "sensitive": true})"),
+              Pair("sensitive:acme", ElementsAre("acme")));
+}
+
 TEST_F(KeyTest, ARouteIsOpenToKeysWithItsRight) {
   Start();
   EXPECT_EQ(Get("/metrics").status, 401);

@@ -29,6 +29,14 @@ Namespace TextScopeOf(const Namespace& ns) {
   return {ns.tenant + std::string(kTextSuffix), ns.salt};
 }
 
+std::vector<std::string> OwnScopes(const std::string& tenant, const std::string& scope) {
+  std::vector<std::string> scopes;
+  for (std::string own : {tenant, std::string(kSensitivePrefix) + tenant}) {
+    if (own != scope) scopes.push_back(std::move(own));
+  }
+  return scopes;
+}
+
 bool MayLeaveRam(const Namespace& ns) {
   const std::string_view scope = ns.tenant;
   return !scope.starts_with(kSensitivePrefix) && !scope.ends_with(kTextSuffix);

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/clock.h"
 #include "kvlink/cache.h"
@@ -43,6 +44,10 @@ std::string ScopeOf(const std::string& tenant, const TenantSettings& settings);
 // Completed texts are a memory of their own, beside the answers alone: their ids hold the prompt
 // and its BOS as well. (A tenant's name has no white space.) They are looked for in RAM only.
 Namespace TextScopeOf(const Namespace& ns);
+
+// The other scopes whose blocks are the tenant's own, whatever its settings were before: never a
+// group's. Nothing there is shared with requests in `scope`; they are told that it is there.
+std::vector<std::string> OwnScopes(const std::string& tenant, const std::string& scope);
 
 // TierOptions::may_leave_ram of a server with tenants.
 bool MayLeaveRam(const Namespace& ns);
