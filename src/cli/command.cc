@@ -14,15 +14,17 @@
 #include "cli/machine.h"
 #include "cli/man.h"
 #include "cli/nearest_name.h"
+#include "cli/start_log.h"
 
 namespace kvlink::cli {
 
-int Fail(const Status& status) {
-  std::fprintf(stderr, "kvlink: %s\n", status.message().c_str());
+int ExitCodeOf(const Status& status) {
   const bool bad_option =
       status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound;
   return bad_option ? kExitBadOption : kExitFailed;
 }
+
+int Fail(const Status& status) { return StartLog(/*json=*/false).Fail(status); }
 
 void AddConfigOption(CLI::App& app) {
   app.add_option("--config", "TOML file with any of these options; the command line wins")
@@ -41,13 +43,19 @@ CLI::Validator IsByteSize() {
 }
 
 int ChooseThreads(int given) {
-  const int usable = UsableCores(AffinityCpus());
-  if (given == 0) return usable;
-  if (given > static_cast<int>(AffinityCpus().size())) {
-    std::fprintf(stderr,
-                 "kvlink: warning: --threads %d is more than the %zu processors this process may "
-                 "use; every step will wait for the slowest\n",
-                 given, AffinityCpus().size());
+  std::string warning;
+  const int threads = ChooseThreads(given, &warning);
+  if (!warning.empty()) StartLog(/*json=*/false).Warning(warning);
+  return threads;
+}
+
+int ChooseThreads(int given, std::string* warning) {
+  if (given == 0) return UsableCores(AffinityCpus());
+  const size_t processors = AffinityCpus().size();
+  if (given > static_cast<int>(processors)) {
+    *warning = "--threads " + std::to_string(given) + " is more than the " +
+               std::to_string(processors) +
+               " processors this process may use; every step will wait for the slowest";
   }
   return given;
 }
@@ -89,20 +97,19 @@ std::string OriginsText(std::vector<ConfigOrigin> origins) {
   return text;
 }
 
-int RunCommand(const Command& command) {
+int RunCommand(const Command& command, const StartLog& log) {
   const CLI::Option* config = command.app->get_option_no_throw("--config");
   if (config == nullptr) return command.run();
   std::vector<ConfigOrigin> origins;
   if (config->count() > 0) {
     const Status status = ApplyConfigFile(config->as<std::string>(), *command.app, &origins);
-    if (!status.ok()) return Fail(status);
+    if (!status.ok()) return log.Fail(status);
   }
   if (command.app->get_option("--print-config")->count() == 0) {
     const int code = command.run();
     // The error names an option; where that comes from is the file's to tell.
     if (code == kExitBadOption && !origins.empty()) {
-      std::fprintf(stderr, "kvlink: from %s: %s\n", config->as<std::string>().c_str(),
-                   OriginsText(origins).c_str());
+      log.ErrorDetail("from " + config->as<std::string>() + ": " + OriginsText(origins));
     }
     return code;
   }
@@ -122,21 +129,24 @@ int RunCommandLine(int argc, const char* const* argv) {
       AddCalibrate(kvlink), AddDoctor(kvlink), AddInspect(kvlink),    AddCkpt(kvlink),
       AddCache(kvlink),     AddKey(kvlink),    AddCompletion(kvlink), AddMan(kvlink),
       AddVersion(kvlink)};
+  const bool json = WantsJsonLog(argc, argv);
+  const StartLog log(json, json ? kvlink.get_subcommand("serve") : nullptr);
   try {
     kvlink.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     return kvlink.exit(asked_for_help);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "kvlink: %s\n", error.what());
+    log.Error(error.what());
     if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
       const std::string meant = Suggestion(kvlink, argc, argv);
-      if (!meant.empty()) std::fprintf(stderr, "%s\n", meant.c_str());
+      if (!meant.empty() && json) log.ErrorDetail(meant);
+      if (!meant.empty() && !json) std::fprintf(stderr, "%s\n", meant.c_str());
     }
-    std::fprintf(stderr, "Run with --help for the options.\n");
+    if (!json) std::fprintf(stderr, "Run with --help for the options.\n");
     return kExitBadOption;
   }
   for (const Command& command : commands) {
-    if (command.app->parsed()) return RunCommand(command);
+    if (command.app->parsed()) return RunCommand(command, log);
   }
   std::fprintf(stderr, "kvlink: give a subcommand\n%s", kvlink.help().c_str());
   return kExitBadOption;

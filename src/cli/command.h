@@ -31,6 +31,7 @@ Command AddVersion(CLI::App& kvlink);
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitBadOption = 2;
 
+int ExitCodeOf(const Status& status);
 // Prints "kvlink: <message>" on stderr; answers the exit code that belongs to the status.
 int Fail(const Status& status);
 
@@ -42,8 +43,9 @@ void AddConfigOption(CLI::App& app);
 CLI::Validator IsByteSize();
 
 // Number of threads: `given`, or with 0 one per physical core that this process may use. Warns past
-// those.
+// those, on stderr or in `warning`.
 int ChooseThreads(int given);
+int ChooseThreads(int given, std::string* warning);
 
 // Parses, applies the config file, runs. What main() does.
 int RunCommandLine(int argc, const char* const* argv);

@@ -143,6 +143,24 @@ class ConfigApplier {
   std::vector<ConfigOrigin>* const origins_;
 };
 
+// kNotFound: the file. kInvalidArgument: it is no TOML.
+Result<toml::table> ReadToml(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  // Copying nothing counts as a failure, and an empty file says nothing.
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file.is_open() || file.bad() || !text) {
+    return Status(StatusCode::kNotFound, "--config: cannot read '" + path + "'");
+  }
+  // Debian's library is built with exceptions: its parser throws.
+  try {
+    return toml::parse(text.str(), path);
+  } catch (const toml::parse_error& error) {
+    return Bad(path + ":" + std::to_string(error.source().begin.line) + ": " +
+               std::string(error.description()));
+  }
+}
+
 }  // namespace
 
 std::vector<CLI::Option*> ConfigurableOptions(CLI::App& app) {
@@ -154,22 +172,27 @@ std::vector<const CLI::Option*> ConfigurableOptions(const CLI::App& app) {
 }
 
 Status ApplyConfigFile(const std::string& path, CLI::App& app, std::vector<ConfigOrigin>* origins) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  // Copying nothing counts as a failure, and an empty file says nothing.
-  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  if (!file.is_open() || file.bad() || !text) {
-    return Status(StatusCode::kNotFound, "--config: cannot read '" + path + "'");
+  const Result<toml::table> table = ReadToml(path);
+  if (!table.ok()) return table.status();
+  return ConfigApplier(path, app, origins).Apply(*table);
+}
+
+std::string PeekConfig(const std::string& path, const std::string& subcommand,
+                       const std::string& option) {
+  const Result<toml::table> root = ReadToml(path);
+  if (!root.ok()) return "";
+  const auto look = [&](const toml::table& table) -> std::string {
+    for (const auto& [key, node] : table) {
+      std::string name(key.str());
+      std::replace(name.begin(), name.end(), '_', '-');
+      if (name == option) return node.value_or(std::string());
+    }
+    return "";
+  };
+  if (const toml::table* own = (*root)[subcommand].as_table()) {
+    if (std::string value = look(*own); !value.empty()) return value;
   }
-  // Debian's library is built with exceptions: its parser throws.
-  toml::table table;
-  try {
-    table = toml::parse(text.str(), path);
-  } catch (const toml::parse_error& error) {
-    return Bad(path + ":" + std::to_string(error.source().begin.line) + ": " +
-               std::string(error.description()));
-  }
-  return ConfigApplier(path, app, origins).Apply(table);
+  return look(*root);
 }
 
 }  // namespace kvlink::cli

@@ -29,6 +29,11 @@ struct ConfigOrigin {
 Status ApplyConfigFile(const std::string& path, CLI::App& app,
                        std::vector<ConfigOrigin>* origins = nullptr);
 
+// What a file says for one option of a subcommand, whatever else is wrong with it; "" where it says
+// nothing or is no TOML.
+std::string PeekConfig(const std::string& path, const std::string& subcommand,
+                       const std::string& option);
+
 // Options of `app` that a file may set, as they are defined; those with a long name, but for the
 // ones about the file itself and --help.
 std::vector<CLI::Option*> ConfigurableOptions(CLI::App& app);

@@ -23,12 +23,12 @@
 #include "cli/service.h"
 #include "cli/signal_watch.h"
 #include "cli/similar_setup.h"
+#include "cli/start_log.h"
 #include "cli/tier_setup.h"
 #include "engine/engine.h"
 #include "kernel/paged_attention.h"
 #include "kvlink/cache.h"
 #include "kvlink/options.h"
-#include "server/log.h"
 #include "server/reload_keys.h"
 #include "server/server.h"
 #include "server/tenants.h"
@@ -51,6 +51,7 @@ struct ServeFlags {
   GuardFlags guard;
   bool sort_tool_keys = false;
   bool quiet = false;
+  const CLI::App* app = nullptr;  // whose options these are
 };
 
 void AddOptions(CLI::App& app, ServeFlags& flags) {
@@ -180,15 +181,13 @@ struct Stack {
 };
 
 // To people on stderr, or to whoever reads a log that is JSON there.
+StartLog LogOf(const ServeFlags& flags) { return StartLog(flags.log_format == "json", flags.app); }
+
 void Say(const ServeFlags& flags, bool warning, const std::string& message) {
-  if (flags.log_format != "json") {
-    std::fprintf(stderr, "kvlink: %s%s\n", warning ? "warning: " : "", message.c_str());
-    return;
-  }
-  const auto log = server::Log::Create("", /*to_stderr=*/true, server::LogFormat::kJson);
-  if (!log.ok()) return;
-  warning ? (*log)->Warning(message) : (*log)->Note(message);
+  warning ? LogOf(flags).Warning(message) : LogOf(flags).Note(message);
 }
+
+int Fail(const ServeFlags& flags, const Status& status) { return LogOf(flags).Fail(status); }
 
 Status StartEngine(const ServeFlags& flags, Stack& stack) {
   const model::Model& model = *stack.model;
@@ -307,6 +306,7 @@ void PrintStart(const ServeFlags& flags, const Stack& stack) {
   std::printf("Stop: Ctrl-C\n");
   std::fflush(stdout);
 }
+
 // Stops, or on SIGHUP reads files again. One without files to read stops at that, too, if it is the
 // terminal that has gone; a service is only told.
 void HandleSignal(int number, bool hang_up_ends, const ServeFlags& flags, server::Server& server) {
@@ -322,37 +322,38 @@ void HandleSignal(int number, bool hang_up_ends, const ServeFlags& flags, server
   }
 }
 
-
-  std::atomic<bool> asked_to_reload{false};
 int Serve(const ServeFlags& flags) {
+  std::atomic<bool> asked_to_reload{false};
+  SignalWatch signals;
   const bool hang_up_ends = HangUpEnds();
   // A start that takes minutes can be interrupted. Files are read at its end.
   signals.OnSignal([&](int number) {
     if (number != SIGHUP || hang_up_ends) _exit(128 + number);
     asked_to_reload = true;
   });
-  SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of its socket
   std::signal(SIGXFSZ, SIG_IGN);  // likewise a file that may not grow, as of a cold store or a log
-  if (const Status status = CheckFiles(flags); !status.ok()) return Fail(status);
+  if (const Status status = CheckFiles(flags); !status.ok()) return Fail(flags, status);
   Stack stack;
-  stack.threads = ChooseThreads(flags.threads);
+  std::string warning;
+  stack.threads = ChooseThreads(flags.threads, &warning);
+  if (!warning.empty()) Say(flags, true, warning);
   auto kv_events = StartKvEvents(flags.kv_events);
-  if (!kv_events.ok()) return Fail(kv_events.status());
+  if (!kv_events.ok()) return Fail(flags, kv_events.status());
   stack.events = *std::move(kv_events);
   auto model =
       OpenModel(flags.model, flags.kv_type, flags.quiet || flags.log_format == "json", flags.ctx);
-  if (!model.ok()) return Fail(model.status());
+  if (!model.ok()) return Fail(flags, model.status());
   stack.model = *std::move(model);
-  if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(status);
-  if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(status);
+  if (const Status status = StartEngine(flags, stack); !status.ok()) return Fail(flags, status);
+  if (const Status status = StartServer(flags, stack); !status.ok()) return Fail(flags, status);
 
   const auto handle = [&](int number) { HandleSignal(number, hang_up_ends, flags, *stack.server); };
   signals.OnSignal(handle);
   if (asked_to_reload) handle(SIGHUP);
   PrintStart(flags, stack);
-  stack.server->Run();
   NotifyService("READY=1\nSTATUS=Serving at " + LocalUrl(flags, *stack.server));
+  stack.server->Run();
   signals.OnSignal([](int) {});  // it ends already; a late signal must not make that a failure
   stack.server.reset();
   stack.engine.reset();  // every sequence is gone: what is resident can be written out
@@ -373,6 +374,7 @@ Command AddServe(CLI::App& kvlink) {
   CLI::App* app = kvlink.add_subcommand("serve", "Serve a model over an OpenAI-compatible API");
   const auto flags = std::make_shared<ServeFlags>();
   AddOptions(*app, *flags);
+  flags->app = app;
   return {app, [flags] { return Serve(*flags); }};
 }
 

@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import termios
 import time
@@ -476,6 +477,46 @@ def test_an_installation_has_pages_and_completion_where_they_are_looked_for(tmp_
 
 
 # --- the log ---
+
+
+def json_errors(done):
+    """What a start that failed said, every line of it an object."""
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines and all({"time", "level", "message"} <= set(line) for line in lines), done.stderr
+    assert lines[0]["level"] == "error"
+    return lines
+
+
+@pytest.mark.parametrize("arguments,option,value", [
+    (["--port", "70000"], "--port", "70000"), (["--ctx", "many"], "--ctx", "many"), (["--no-such-option"], "--no-such-option", None),
+    (["--model", "/no/such.gguf"], "--model", "/no/such.gguf"), (["--api-keys", "/no/such.keys"], "--api-keys", "/no/such.keys"),
+    (["--similar", "on", "--sharing", "off"], "--similar", "on"), (["--config", "/no/such.toml"], "--config", "/no/such.toml"),
+    (["--remote", "redis://me:secret@"], "--remote", "redis://"), (["--kv-events", "tcp://nowhere"], "--kv-events", "tcp://nowhere"),
+    (["--tls-cert", "/no/c.pem", "--tls-key", "/no/k.pem"], "--tls-cert", "/no/c.pem")])
+def test_a_start_that_fails_is_a_line_of_the_json_log_with_option_and_value(arguments, option, value):
+    done = kvlink("serve", "--log-format", "json", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    line = json_errors(done)[0]
+    assert line["option"] == option and line.get("value") == value, line
+    assert "secret" not in done.stderr
+
+
+def test_a_start_that_fails_late_or_by_its_file_of_options_says_so_in_json_too(tmp_path):
+    config = tmp_path / "kvlink.toml"
+    config.write_text('[serve]\nlog-format = "json"\nkv_memory = "lots"\n')
+    done = kvlink("serve", "--config", config)
+    line = json_errors(done)[0]
+    assert done.returncode == 2 and line["option"] == "--kv-memory" and line["value"] == "lots"
+    assert f"{config}:3: " in line["message"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        config.write_text(f'[serve]\nlog-format = "json"\nport = {port}\n')
+        done = kvlink("serve", "--config", config, "--no-cold", *SMALL)
+    line = json_errors(done)[0]
+    assert done.returncode == 1 and line["option"] == "--port" and line["value"] == port, line
+    assert "cannot listen on 127.0.0.1:" in line["message"]
 
 
 def test_every_line_of_a_json_log_is_json_and_a_requests_lines_have_its_id(tmp_path):
