@@ -69,7 +69,7 @@ def lines_of_checks(text):
     """Numbers of the lines of statements that begin with a check."""
     inside = False
     for number, line in enumerate(text, 1):
-        inside = inside or CHECK.search(line) is not None
+        inside = inside or (CHECK.search(line) is not None and not line.startswith("#"))
         if inside:
             yield number
             inside = not without_comment(line).endswith((";", "}"))
