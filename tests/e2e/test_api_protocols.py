@@ -1,4 +1,6 @@
 """The other protocols through their official clients: Anthropic's messages and OpenAI's responses."""
+import re
+
 import anthropic
 import jsonschema
 import openai
@@ -33,6 +35,7 @@ def test_a_message_is_answered_and_its_cache_use_told(claude, client, model):
                  "messages": [{"role": "user", "content": "Say hello."}]}
     first = claude.messages.create(**arguments)
     assert first.type == "message" and first.role == "assistant"
+    assert re.fullmatch("[0-9a-f]{24}", first._request_id)  # as the client reads it
     assert first.content[0].type == "text" and first.content[0].text
     assert first.usage.cache_creation_input_tokens > 150
     second = claude.messages.create(**arguments)

@@ -1,5 +1,6 @@
 """Clients that are silent, slow or gone keep nobody else from being served."""
 import concurrent.futures
+import re
 import threading
 
 import pytest
@@ -12,7 +13,9 @@ MOST = 60
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    running = Server(tmp_path_factory.mktemp("connections") / "log", "--max-connections", str(MOST))
+    log_file = tmp_path_factory.mktemp("connections") / "log"
+    running = Server(log_file, "--max-connections", str(MOST))
+    running.log_file = log_file
     running.port = int(running.url.rsplit(":", 1)[1])
     yield running
     assert running.stop() == 0
@@ -85,7 +88,12 @@ def test_a_head_and_a_body_have_limits(small):
     for head, status in [(b"X: " + b"y" * 20000, b"431"), (b"Content-Length: 100000000", b"413")]:
         made = clients.connect(small.port)
         made.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
-        assert made.recv(4096).split(b" ")[1] == status
+        answer = made.recv(4096)
+        assert answer.split(b" ")[1] == status
+        # Under the same id in the log, although no request was served.
+        request_id = re.search(rb"X-Request-Id: (\S+)", answer)[1].decode()
+        [line] = [line for line in small.log_file.read_text().splitlines() if f"request_id={request_id} " in line]
+        assert f"status={status.decode()}" in line and "error=" in line and "tenant=" not in line
         made.close()
 
 
