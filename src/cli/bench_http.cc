@@ -1,10 +1,7 @@
 #include "cli/bench_http.h"
 
 #include <algorithm>
-#include <boost/beast/http/field.hpp>
-#include <boost/beast/http/verb.hpp>
 #include <chrono>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,24 +10,8 @@
 namespace kvlink::cli {
 namespace {
 
-namespace http = boost::beast::http;
 using nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
-
-Result<int> Send(const HttpTargetOptions& options, http::verb verb, const std::string& path,
-                 std::string body, const std::function<void(std::string_view)>& on_body) {
-  http::request<http::string_body> request(verb, options.url.path + path, 11);
-  request.set(http::field::host, options.url.host + ":" + std::to_string(options.url.port));
-  request.set(http::field::content_type, "application/json");
-  request.set(http::field::connection, "close");
-  if (!options.api_key.empty()) {
-    request.set(http::field::authorization, "Bearer " + options.api_key);
-  }
-  request.body() = std::move(body);
-  request.prepare_payload();
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(options.timeout_s * 1000));
-  return SendRequest(options.url, request, timeout, on_body);
-}
 
 std::string ErrorText(int status, const std::string& body) {
   const json object = json::parse(body, nullptr, false);
@@ -150,25 +131,30 @@ json RequestBody(const TurnRequest& turn, const HttpTargetOptions& options) {
 
 }  // namespace
 
+Result<std::string> FirstModel(const HttpClient& client) {
+  const auto answer = client.Get("/v1/models");
+  if (!answer.ok()) return Status(answer.status().code(), "--url: " + answer.status().message());
+  const json models = json::parse(answer->body, nullptr, false);
+  const bool usable = answer->status == 200 && models.is_object() && models.contains("data") &&
+                      models["data"].is_array() && !models["data"].empty() &&
+                      models["data"][0].is_object() && models["data"][0].contains("id") &&
+                      models["data"][0]["id"].is_string();
+  if (usable) return models["data"][0]["id"].get<std::string>();
+  return Status(StatusCode::kUnavailable, "--url: /v1/models names no model (" +
+                                              ErrorText(answer->status, answer->body) +
+                                              "); give --model-name");
+}
+
 Result<std::unique_ptr<HttpTarget>> HttpTarget::Create(HttpTargetOptions options) {
+  auto client =
+      HttpClient::Create({options.url, options.api_key, options.tls_ca, options.timeout_s});
+  if (!client.ok()) return client.status();
   if (options.model.empty()) {
-    std::string body;
-    const auto status = Send(options, http::verb::get, "/v1/models", "",
-                             [&](std::string_view piece) { body += piece; });
-    if (!status.ok()) return Status(status.status().code(), "--url: " + status.status().message());
-    const json models = json::parse(body, nullptr, false);
-    const bool usable = *status == 200 && models.is_object() && models.contains("data") &&
-                        models["data"].is_array() && !models["data"].empty() &&
-                        models["data"][0].is_object() && models["data"][0].contains("id") &&
-                        models["data"][0]["id"].is_string();
-    if (!usable) {
-      return Status(
-          StatusCode::kUnavailable,
-          "--url: /v1/models names no model (" + ErrorText(*status, body) + "); give --model-name");
-    }
-    options.model = models["data"][0]["id"].get<std::string>();
+    auto model = FirstModel(*client);
+    if (!model.ok()) return model.status();
+    options.model = *std::move(model);
   }
-  return std::unique_ptr<HttpTarget>(new HttpTarget(std::move(options)));
+  return std::unique_ptr<HttpTarget>(new HttpTarget(std::move(options), *std::move(client)));
 }
 
 TurnOutcome HttpTarget::Answer(const TurnRequest& turn) {
@@ -177,12 +163,11 @@ TurnOutcome HttpTarget::Answer(const TurnRequest& turn) {
   std::string raw;  // an error comes as one object, not as a stream
   const char* const path =
       options_.endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions";
-  const auto status =
-      Send(options_, http::verb::post, path, RequestBody(turn, options_).dump(),
-           [&](std::string_view piece) {
-             if (raw.size() < 4096) raw += piece;
-             events.Feed(piece, [&](std::string_view data) { answer.OnData(data); });
-           });
+  const auto status = client_.PostAndStream(
+      path, RequestBody(turn, options_).dump(), [&](std::string_view piece) {
+        if (raw.size() < 4096) raw += piece;
+        events.Feed(piece, [&](std::string_view data) { answer.OnData(data); });
+      });
   TurnOutcome outcome = answer.Finish(turn.n);
   if (!status.ok()) outcome.error = status.status().message();
   if (status.ok() && *status != 200) outcome.error = ErrorText(*status, raw);

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cli/bench_exchange.h"
 #include "cli/bench_run.h"
+#include "cli/http_client.h"
 
 namespace kvlink::cli {
 
@@ -36,16 +36,22 @@ struct HttpTargetOptions {
 
 class HttpTarget : public BenchTarget {
  public:
-  // Asks the server for its model where none is named. kUnavailable: nobody answers.
+  // Asks the server for its model where none is named. kUnavailable: nobody answers. What is wrong
+  // with --tls-ca.
   static Result<std::unique_ptr<HttpTarget>> Create(HttpTargetOptions options);
   TurnOutcome Answer(const TurnRequest& request) override;
   const std::string& model() const { return options_.model; }
 
  private:
-  explicit HttpTarget(HttpTargetOptions options) : options_(std::move(options)) {}
+  HttpTarget(HttpTargetOptions options, HttpClient client)
+      : options_(std::move(options)), client_(std::move(client)) {}
 
-  HttpTargetOptions options_;
+  const HttpTargetOptions options_;
+  const HttpClient client_;
 };
+
+// The first model that the server names. kUnavailable: nobody answers, or it names none.
+Result<std::string> FirstModel(const HttpClient& client);
 
 // Takes a server-sent event stream apart: Feed bytes as they come, get the payload of every "data:"
 // event.

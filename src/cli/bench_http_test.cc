@@ -15,25 +15,6 @@ using boost::asio::ip::tcp;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(Url, HostPortAndPrefixAreTakenApart) {
-  const Url url = *ParseUrl("http://example.org:8080/llm/v1/");
-  EXPECT_EQ(url.host, "example.org");
-  EXPECT_EQ(url.port, 8080);
-  EXPECT_EQ(url.path, "/llm");
-  EXPECT_EQ(ParseUrl("http://h")->port, 80);
-  EXPECT_EQ(ParseUrl("http://h/v1")->path, "");
-  EXPECT_EQ(ParseUrl("http://[::1]:81")->host, "::1");
-  EXPECT_EQ(ParseUrl("http://[::1]:81")->port, 81);
-}
-
-TEST(Url, BadOnesAreRefusedWithTheText) {
-  for (const char* text : {"", "h:80", "https://h", "http://", "http://:80",
-                           "http://h:", "http://h:0", "http://h:99999", "http://h:8o"}) {
-    EXPECT_THAT(ParseUrl(text).status().message(), HasSubstr("'" + std::string(text) + "'"))
-        << text;
-  }
-}
-
 TEST(EventStream, EventsSurviveAnyCut) {
   const std::string stream = "data: {\"a\":1}\r\n\r\n: comment\ndata:[DONE]\n\n";
   for (size_t cut = 0; cut <= stream.size(); ++cut) {

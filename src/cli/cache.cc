@@ -3,7 +3,7 @@
 // Exit codes: command.h's; what the server refuses is 1, unless it says that a value is wrong.
 #include "cli/cache.h"
 
-#include <chrono>
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -26,7 +26,7 @@ using Json = CacheJson;
 constexpr const char* kDefaultUrl = "http://127.0.0.1:8080";
 
 struct CacheFlags {
-  std::string url = kDefaultUrl, api_key;
+  std::string url = kDefaultUrl, api_key, tls_ca;
   double timeout_s = 600;
   bool json = false;
   // list
@@ -44,8 +44,9 @@ Status Bad(const std::string& message) { return {StatusCode::kInvalidArgument, m
 Result<CacheClient> ClientOf(const CacheFlags& flags) {
   const auto url = ParseUrl(flags.url);
   if (!url.ok()) return url.status();
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000));
-  return CacheClient(*url, flags.api_key, timeout);
+  auto client = HttpClient::Create({*url, flags.api_key, flags.tls_ca, flags.timeout_s});
+  if (!client.ok()) return client.status();
+  return CacheClient(*std::move(client));
 }
 
 // "-" is standard input.
@@ -249,6 +250,7 @@ std::function<int()> AddAction(CLI::App& cache, const char* name, const char* wh
   app->add_option("--url", flags->url, "The server")->type_name("URL")->capture_default_str();
   app->add_option("--api-key", flags->api_key, "Key of a server that has keys")
       ->envname("KVLINK_API_KEY");
+  app->add_option("--tls-ca", flags->tls_ca, kTlsCaHelp)->type_name("FILE");
   app->add_option("--timeout", flags->timeout_s, "Seconds the answer may take")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();

@@ -1,13 +1,10 @@
 #include "cli/cache_client.h"
 
-#include <boost/beast/http/field.hpp>
-#include <boost/beast/http/verb.hpp>
-#include <string_view>
+#include <utility>
 
 namespace kvlink::cli {
 namespace {
 
-namespace http = boost::beast::http;
 using Json = CacheClient::Json;
 
 constexpr int kMostLists = 3;  // a list that expired while it was read is begun again
@@ -36,30 +33,22 @@ Result<Json> Parse(const std::string& path, const Result<std::string>& body) {
 
 }  // namespace
 
-Result<std::string> CacheClient::Ask(bool post, const std::string& path,
-                                     const std::string& body) const {
-  http::request<http::string_body> request(post ? http::verb::post : http::verb::get,
-                                           url_.path + path, 11);
-  request.set(http::field::host, url_.host + ":" + std::to_string(url_.port));
-  request.set(http::field::connection, "close");
-  if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
-  if (post) request.set(http::field::content_type, "application/json");
-  request.body() = body;
-  request.prepare_payload();
-  std::string answer;
-  const auto status =
-      SendRequest(url_, request, timeout_, [&](std::string_view piece) { answer += piece; });
-  if (!status.ok()) return Status(status.status().code(), "--url: " + status.status().message());
-  if (*status != 200) return Refused(*status, path, answer, !api_key_.empty());
-  return answer;
+Result<std::string> CacheClient::BodyOf(const std::string& path,
+                                        Result<HttpAnswer> answer) const {
+  if (!answer.ok()) return Status(answer.status().code(), "--url: " + answer.status().message());
+  if (answer->status == 200) return std::move(answer->body);
+  return Refused(answer->status, path, answer->body, http_.has_key());
 }
 
-Result<std::string> CacheClient::Get(const std::string& path) const { return Ask(false, path, ""); }
+Result<std::string> CacheClient::Get(const std::string& path) const {
+  return BodyOf(path, http_.Get(path));
+}
 
 Result<Json> CacheClient::GetJson(const std::string& path) const { return Parse(path, Get(path)); }
 
 Result<Json> CacheClient::PostJson(const std::string& path, const Json& body) const {
-  return Parse(path, Ask(true, path, body.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  const std::string json = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return Parse(path, BodyOf(path, http_.Post(path, json)));
 }
 
 Result<Json> CacheClient::AllBlocks() const {

@@ -1,13 +1,11 @@
 // CacheClient: asks a running `kvlink serve` about its cache, and to change it.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-#include "cli/bench_exchange.h"
+#include "cli/http_client.h"
 #include "kvlink/status.h"
 
 namespace kvlink::cli {
@@ -16,9 +14,7 @@ class CacheClient {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `api_key` empty: none.
-  CacheClient(Url url, std::string api_key, std::chrono::milliseconds timeout)
-      : url_(std::move(url)), api_key_(std::move(api_key)), timeout_(timeout) {}
+  explicit CacheClient(HttpClient http) : http_(std::move(http)) {}
 
   // The body of a 200. kUnavailable, kDeadlineExceeded: nobody answers. kInvalidArgument: the
   // server says that a value is wrong (400); kFailedPrecondition: it refuses for another reason,
@@ -31,11 +27,9 @@ class CacheClient {
   Result<Json> AllBlocks() const;
 
  private:
-  Result<std::string> Ask(bool post, const std::string& path, const std::string& body) const;
+  Result<std::string> BodyOf(const std::string& path, Result<HttpAnswer> answer) const;
 
-  const Url url_;
-  const std::string api_key_;
-  const std::chrono::milliseconds timeout_;
+  const HttpClient http_;
 };
 
 }  // namespace kvlink::cli

@@ -9,6 +9,7 @@
 #include "cli/byte_size.h"
 #include "cli/chat_conversation.h"
 #include "cli/command.h"
+#include "cli/http_client.h"
 #include "cli/kv_budget.h"
 #include "cli/model_file.h"
 #include "cli/progress.h"
@@ -69,6 +70,7 @@ void AddRemoteFlags(CLI::App& app, ChatRemoteOptions& remote) {
   app.add_option("--model-name", remote.model, "With --url: default is the server's first");
   app.add_option("--api-key", remote.api_key, "With --url: sent as a bearer token")
       ->envname("KVLINK_API_KEY");
+  app.add_option("--tls-ca", remote.tls_ca, kTlsCaHelp)->type_name("FILE");
   app.add_option("--timeout", remote.timeout_s, "With --url: seconds an answer may take")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
@@ -107,6 +109,7 @@ void AddChatFlags(CLI::App& app, ChatFlags& flags) {
 Result<std::unique_ptr<Answerer>> OpenAnswerer(const ChatFlags& flags) {
   if (flags.remote.url.empty()) {
     if (!flags.remote.model.empty()) return Bad("--model-name: only with --url");
+    if (!flags.remote.tls_ca.empty()) return Bad("--tls-ca: only with --url");
     return OpenChatEngine(flags.engine);
   }
   const TierFlags& tiers = flags.engine.tiers;

@@ -1,18 +1,16 @@
 #include "cli/chat_remote.h"
 
 #include <algorithm>
-#include <boost/beast/http/field.hpp>
-#include <boost/beast/http/verb.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/bench_http.h"
+#include "cli/http_client.h"
 
 namespace kvlink::cli {
 namespace {
 
-namespace http = boost::beast::http;
 using Json = nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
 
@@ -133,8 +131,8 @@ class Stream {
 
 class RemoteAnswerer : public Answerer {
  public:
-  RemoteAnswerer(Url url, ChatRemoteOptions options)
-      : url_(std::move(url)), options_(std::move(options)) {}
+  RemoteAnswerer(HttpClient client, std::string url, std::string model)
+      : client_(std::move(client)), url_(std::move(url)), model_(std::move(model)) {}
 
   Result<AnswerFigures> Answer(std::span<const model::ChatMessage> messages,
                                const AnswerOptions& options, const AnswerEvents& events) override {
@@ -153,11 +151,11 @@ class RemoteAnswerer : public Answerer {
     return Send("/v1/completions", body, events);
   }
 
-  std::string Name() const override { return options_.model + " at " + options_.url; }
+  std::string Name() const override { return model_ + " at " + url_; }
 
  private:
   Json Body(const AnswerOptions& options) const {
-    Json body = {{"model", options_.model},
+    Json body = {{"model", model_},
                  {"stream", true},
                  {"stream_options", {{"include_usage", true}}},
                  {"temperature", options.temperature},
@@ -171,42 +169,30 @@ class RemoteAnswerer : public Answerer {
 
   Result<AnswerFigures> Send(const std::string& path, const Json& body,
                              const AnswerEvents& events) const {
-    http::request<http::string_body> request(http::verb::post, url_.path + path, 11);
-    request.set(http::field::host, url_.host + ":" + std::to_string(url_.port));
-    request.set(http::field::content_type, "application/json");
-    request.set(http::field::connection, "close");
-    if (!options_.api_key.empty()) {
-      request.set(http::field::authorization, "Bearer " + options_.api_key);
-    }
-    request.body() = Dump(body);
-    request.prepare_payload();
     Stream stream(events, SteadyClock::now());
-    const std::chrono::milliseconds timeout(static_cast<int64_t>(options_.timeout_s * 1000));
-    return stream.Finish(SendRequest(
-        url_, request, timeout, [&](std::string_view piece) { stream.OnBody(piece); },
-        events.stop));
+    return stream.Finish(client_.PostAndStream(
+        path, Dump(body), [&](std::string_view piece) { stream.OnBody(piece); }, events.stop));
   }
 
-  const Url url_;
-  const ChatRemoteOptions options_;
+  const HttpClient client_;
+  const std::string url_, model_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Answerer>> OpenChatRemote(const ChatRemoteOptions& options) {
-  auto url = ParseUrl(options.url);
+  const auto url = ParseUrl(options.url);
   if (!url.ok()) return url.status();
-  HttpTargetOptions target_options;
-  target_options.url = *url;
-  target_options.model = options.model;
-  target_options.api_key = options.api_key;
-  target_options.timeout_s = options.timeout_s;
-  auto target = HttpTarget::Create(std::move(target_options));  // asks for the model's name
-  if (!target.ok()) return target.status();
-  ChatRemoteOptions named = options;
-  named.model = (*target)->model();
+  auto client = HttpClient::Create({*url, options.api_key, options.tls_ca, options.timeout_s});
+  if (!client.ok()) return client.status();
+  std::string model = options.model;
+  if (model.empty()) {
+    auto first = FirstModel(*client);
+    if (!first.ok()) return first.status();
+    model = *std::move(first);
+  }
   return std::unique_ptr<Answerer>(
-      std::make_unique<RemoteAnswerer>(*std::move(url), std::move(named)));
+      std::make_unique<RemoteAnswerer>(*std::move(client), options.url, std::move(model)));
 }
 
 }  // namespace kvlink::cli

@@ -3,7 +3,6 @@
 //
 // Exit codes: 0 nothing to change, 1 findings, 2 bad input (also: nobody answers).
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -30,7 +29,7 @@ constexpr int kHealthy = 0, kFindings = 1;
 constexpr const char* kDefaultUrl = "http://127.0.0.1:8080";
 
 struct DoctorFlags {
-  std::string url, api_key, prompts, model, kv_memory, similar = "off", calibration, json;
+  std::string url, api_key, tls_ca, prompts, model, kv_memory, similar = "off", calibration, json;
   double timeout_s = 30;
   bool quiet = false;
 };
@@ -40,6 +39,7 @@ void AddOptions(CLI::App& app, DoctorFlags& flags) {
                  std::string("A running kvlink serve; default, without --prompts: ") + kDefaultUrl)
       ->type_name("URL");
   app.add_option("--api-key", flags.api_key, "With --url: whose requests to look at");
+  app.add_option("--tls-ca", flags.tls_ca, kTlsCaHelp)->type_name("FILE");
   app.add_option("--timeout", flags.timeout_s, "With --url: seconds an answer may take")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
@@ -75,6 +75,7 @@ Status CheckFlags(const DoctorFlags& flags) {
   if (!flags.url.empty() && !flags.prompts.empty()) return Bad("give --url or --prompts, not both");
   if (!flags.prompts.empty()) {
     if (!flags.api_key.empty()) return Bad("--api-key: only with --url");
+    if (!flags.tls_ca.empty()) return Bad("--tls-ca: only with --url");
     return Status::Ok();
   }
   for (const auto& [given, name] : {std::pair{!flags.model.empty(), "--model"},
@@ -145,8 +146,8 @@ Result<DoctorFacts> FactsOfPrompts(const DoctorFlags& flags) {
 Result<DoctorFacts> FactsOfServer(const DoctorFlags& flags) {
   const auto url = ParseUrl(flags.url.empty() ? kDefaultUrl : flags.url);
   if (!url.ok()) return url.status();
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(flags.timeout_s * 1000));
-  return ReadServer(*url, flags.api_key, timeout);
+  const auto client = HttpClient::Create({*url, flags.api_key, flags.tls_ca, flags.timeout_s});
+  return client.ok() ? ReadServer(*client) : client.status();
 }
 
 int Doctor(const DoctorFlags& flags) {

@@ -1,7 +1,5 @@
 #include "cli/doctor_server.h"
 
-#include <boost/beast/http/field.hpp>
-#include <boost/beast/http/verb.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -10,28 +8,20 @@
 namespace kvlink::cli {
 namespace {
 
-namespace http = boost::beast::http;
 using nlohmann::json;
 
 Status Bad(const std::string& what) { return {StatusCode::kDataLoss, "/kvlink/requests: " + what}; }
 
-Result<std::string> Get(const Url& url, const std::string& path, const std::string& api_key,
-                        std::chrono::milliseconds timeout) {
-  http::request<http::string_body> request(http::verb::get, url.path + path, 11);
-  request.set(http::field::host, url.host + ":" + std::to_string(url.port));
-  request.set(http::field::connection, "close");
-  if (!api_key.empty()) request.set(http::field::authorization, "Bearer " + api_key);
-  std::string body;
-  const auto status =
-      SendRequest(url, request, timeout, [&](std::string_view piece) { body += piece; });
-  if (!status.ok()) return Status(status.status().code(), "--url: " + status.status().message());
-  if (*status == 200) return body;
-  if (*status == 401) {
+Result<std::string> Get(const HttpClient& client, const std::string& path) {
+  auto answer = client.Get(path);
+  if (!answer.ok()) return Status(answer.status().code(), "--url: " + answer.status().message());
+  if (answer->status == 200) return std::move(answer->body);
+  if (answer->status == 401) {
     return Status(StatusCode::kFailedPrecondition,
                   "--url: the server wants an API key it knows: give --api-key");
   }
   return Status(StatusCode::kFailedPrecondition,
-                "--url: " + path + " answers HTTP " + std::to_string(*status) +
+                "--url: " + path + " answers HTTP " + std::to_string(answer->status) +
                     "; it takes a `kvlink serve` that keeps recent requests (--recent-requests)");
 }
 
@@ -169,16 +159,13 @@ Result<DoctorFacts> FactsOf(const std::string& requests_json, const std::string&
   return facts;
 }
 
-Result<DoctorFacts> ReadServer(const Url& url, const std::string& api_key,
-                               std::chrono::milliseconds timeout) {
-  const auto requests = Get(url, "/kvlink/requests", api_key, timeout);
+Result<DoctorFacts> ReadServer(const HttpClient& client) {
+  const auto requests = Get(client, "/kvlink/requests");
   if (!requests.ok()) return requests.status();
-  const auto metrics = Get(url, "/metrics", api_key, timeout);
+  const auto metrics = Get(client, "/metrics");
   if (!metrics.ok()) return metrics.status();
   auto facts = FactsOf(*requests, *metrics);
-  if (facts.ok()) {
-    facts->source = "http://" + url.host + ":" + std::to_string(url.port) + url.path;
-  }
+  if (facts.ok()) facts->source = client.url().Text();
   return facts;
 }
 

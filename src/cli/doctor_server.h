@@ -1,19 +1,17 @@
 // Facts from a running server: GET /kvlink/requests and GET /metrics.
 #pragma once
 
-#include <chrono>
 #include <string>
 
-#include "cli/bench_exchange.h"
 #include "cli/doctor_facts.h"
+#include "cli/http_client.h"
 #include "kvlink/status.h"
 
 namespace kvlink::cli {
 
 // kUnavailable: nobody answers, or not in time. kFailedPrecondition: it is no kvlink server, keeps
 // no recent requests, or wants a key.
-Result<DoctorFacts> ReadServer(const Url& url, const std::string& api_key,
-                               std::chrono::milliseconds timeout);
+Result<DoctorFacts> ReadServer(const HttpClient& client);
 
 // The two answers as they came; kDataLoss names what is not as it should be.
 Result<DoctorFacts> FactsOf(const std::string& requests_json, const std::string& metrics_text);

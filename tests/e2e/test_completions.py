@@ -1,4 +1,5 @@
 """/v1/completions, tokenising and detokenising."""
+import openai
 import pytest
 
 
@@ -55,6 +56,22 @@ def test_best_of_keeps_the_likeliest(complete):
     assert len(answer.choices) == 1
     assert answer.usage.completion_tokens > 8  # those that were dropped were generated too
     assert len(answer.choices[0].logprobs.tokens) <= 8
+
+
+def test_more_choices_than_run_at_once_are_those_of_each_alone(complete):
+    ask = {"prompt": "My favourite food is", "temperature": 1.0, "max_tokens": 6, "extra_body": {"ignore_eos": True}}
+    many = complete(**ask, n=20, seed=5)  # 16 run at once
+    assert [choice.index for choice in many.choices] == list(range(20))
+    assert many.usage.completion_tokens == 20 * 6
+    for index in (0, 15, 16, 19):
+        assert many.choices[index].text == complete(**ask, seed=5 + index).choices[0].text
+    streamed = [""] * 20
+    for part in complete(**ask, n=20, seed=5, stream=True):
+        for choice in part.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == [choice.text for choice in many.choices]
+    with pytest.raises(openai.BadRequestError, match="17 beams, which all advance together; at most 16"):
+        complete("x", n=17, extra_body={"use_beam_search": True})
 
 
 @pytest.mark.parametrize("text", ["plain words", "你好，世界", "emoji 😀👩‍👩‍👧", "  leading", "def f(x):\n\treturn x\n",

@@ -1,4 +1,5 @@
 """HTTPS with a certificate of an authority of our own: clients, deadlines, files that are read again."""
+import json
 import os
 import signal
 import socket
@@ -107,6 +108,50 @@ def test_large_answers_and_requests_pass(served):
     text = "river stone " * 1500
     answer = served.http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
     assert answer["count"] > 2000
+
+
+def kvlink(*arguments, **environment):
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def test_commands_ask_a_server_that_they_trust(served, tmp_path):
+    where = ("--url", served.url, "--tls-ca", served.folder / "ca.pem")
+    answer = kvlink("run", *where, "--prompt", "Name three colours.", "--max-tokens", 8)
+    assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
+    chat = subprocess.run([BINARY, "chat", *map(str, where), "--temperature", "0", "--max-tokens", "8", "--quiet"], text=True,
+                          input="Name three colours.\n", capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (chat.returncode, chat.stdout) == (0, answer.stdout), chat.stderr
+    stats = kvlink("cache", "stats", *where, "--json")
+    assert stats.returncode == 0 and json.loads(stats.stdout), stats.stderr
+    doctor = kvlink("doctor", *where, "--json", "-")
+    assert doctor.returncode in (0, 1) and json.loads(doctor.stdout)["source"] == served.url, doctor.stderr
+    workload = tmp_path / "workload.jsonl"
+    turn = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
+    workload.write_text(json.dumps({"id": "a", "turns": [turn]}) + "\n")
+    bench = kvlink("bench", *where, "--workload", workload, "--json", tmp_path / "figures", "--quiet")
+    assert bench.returncode == 0, bench.stderr
+    assert json.loads((tmp_path / "figures").read_text())["modes"]["url"]["errors"] == 0
+
+
+def test_commands_trust_the_authorities_of_the_system(served):
+    authority = {"SSL_CERT_FILE": str(served.folder / "ca.pem")}
+    done = kvlink("cache", "stats", "--url", f"https://localhost:{served.port}", **authority)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [("run", "--prompt", "x"), ("cache", "stats"), ("doctor",)])
+def test_commands_refuse_a_server_that_they_do_not_trust(served, command):
+    done = kvlink(*command, "--url", served.url)
+    assert done.returncode != 0 and not done.stdout
+    assert f"--url: the certificate of 127.0.0.1:{served.port} is not trusted" in done.stderr and "--tls-ca" in done.stderr
+
+
+def test_commands_say_when_the_scheme_is_the_other_one(served, server):
+    plain = kvlink("cache", "stats", "--url", served.url.replace("https://", "http://"))
+    assert plain.returncode != 0 and "HTTPS is spoken here" in plain.stderr
+    tls = kvlink("cache", "stats", "--url", server.url.replace("http://", "https://"))
+    assert tls.returncode != 0 and "does not speak TLS; is it http:// there?" in tls.stderr
 
 
 def test_the_certificate_is_read_again_on_sighup_and_a_broken_one_keeps_the_old(served):
