@@ -163,8 +163,8 @@ TurnOutcome HttpTarget::Answer(const TurnRequest& turn) {
   std::string raw;  // an error comes as one object, not as a stream
   const char* const path =
       options_.endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions";
-  const auto status = client_.PostAndStream(
-      path, RequestBody(turn, options_).dump(), [&](std::string_view piece) {
+  const auto status =
+      client_.PostAndStream(path, RequestBody(turn, options_).dump(), [&](std::string_view piece) {
         if (raw.size() < 4096) raw += piece;
         events.Feed(piece, [&](std::string_view data) { answer.OnData(data); });
       });

@@ -33,8 +33,7 @@ Result<Json> Parse(const std::string& path, const Result<std::string>& body) {
 
 }  // namespace
 
-Result<std::string> CacheClient::BodyOf(const std::string& path,
-                                        Result<HttpAnswer> answer) const {
+Result<std::string> CacheClient::BodyOf(const std::string& path, Result<HttpAnswer> answer) const {
   if (!answer.ok()) return Status(answer.status().code(), "--url: " + answer.status().message());
   if (answer->status == 200) return std::move(answer->body);
   return Refused(answer->status, path, answer->body, http_.has_key());
