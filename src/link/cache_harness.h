@@ -184,8 +184,8 @@ class CacheHarness {
   }
   void ExpectConserved() const {
     const CacheStats s = cache->Stats();
-    EXPECT_EQ(s.free_pages + s.cached_pages + s.in_use_pages, s.total_pages);
-    EXPECT_LE(s.total_pages * s.page_bytes, s.budget_bytes);
+    ASSERT_EQ(s.free_pages + s.cached_pages + s.in_use_pages, s.total_pages);
+    ASSERT_LE(s.total_pages * s.page_bytes, s.budget_bytes);
   }
 
   base::FakeClock clock;

@@ -29,6 +29,15 @@ class CommittedPrompts {
     return static_cast<uint32_t>(longest);
   }
 
+  // Whether somebody committed all of these rows, in any namespace.
+  bool Has(const Tokens& tokens) const {
+    return std::any_of(prompts_.begin(), prompts_.end(), [&](const auto& of_namespace) {
+      const auto at = of_namespace.second.lower_bound(tokens);
+      return at != of_namespace.second.end() && at->size() >= tokens.size() &&
+             std::equal(tokens.begin(), tokens.end(), at->begin());
+    });
+  }
+
   // Three different tokens, and mostly something that was there before: prefixes collide all the
   // time. At most half of the pages, and eight blocks.
   template <typename Random>

@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "link/cache_harness.h"
 #include "link/committed_prompts.h"
+#include "link/random_harness.h"
 
 namespace kvlink::link {
 
@@ -28,12 +28,6 @@ struct OperationsSetting {
   Sharing sharing = Sharing::kExact;
   int steps = 3000;          // of a test
   uint64_t quota_pages = 0;  // that tenant "b" may hold; 0: as many as there are
-};
-
-struct LiveBranch {
-  Branch branch;
-  bool store = true;
-  uint32_t max_length = 0;  // it generates up to here
 };
 
 class OperationsHarness {
@@ -115,15 +109,10 @@ class OperationsHarness {
     Check(live_.back());
   }
   void Compute(LiveBranch& live) {
-    Branch& branch = live.branch;
-    const auto known = static_cast<uint32_t>(branch.tokens().size());
-    if (branch.ready() < known) {
-      branch.Compute(1 + static_cast<uint32_t>(random_.Below(known - branch.ready())));
-    } else if (known < live.max_length) {
-      const Status generated = branch.Generate(static_cast<TokenId>(random_.Below(3)));
-      if (!generated.ok()) {
-        ASSERT_TRUE(IsFull(generated, branch.ns())) << generated.ToString();
-      }
+    const Branch& branch = live.branch;
+    const Status advanced = live.Advance(random_);
+    if (!advanced.ok()) {
+      ASSERT_TRUE(IsFull(advanced, branch.ns())) << advanced.ToString();
     }
     if (live.store && setting_.sharing == Sharing::kExact && branch.ready() > 0) {
       committed_.Add(FirstOf(branch.tokens(), branch.ready()), branch.ns());
@@ -131,42 +120,27 @@ class OperationsHarness {
     Check(live);
   }
   void Fork(size_t index) {
-    const uint32_t ready = live_[index].branch.ready();
-    const auto at = static_cast<uint32_t>(random_.OneIn(2) ? ready : random_.Below(ready + 1));
-    const auto max_new = static_cast<uint32_t>(random_.Below(12));
     const uint64_t in_use = harness_.cache->Stats().in_use_bytes;
-    auto forked = live_[index].branch.Fork(at, max_new);
+    auto forked = live_[index].Fork(random_);
     if (!forked.ok()) {
       ASSERT_TRUE(IsFull(forked.status(), live_[index].branch.ns())) << forked.status().ToString();
       ASSERT_EQ(harness_.cache->Stats().in_use_bytes, in_use);
       return;
     }
-    ASSERT_EQ(forked->ready(), at);
-    live_.push_back({std::move(forked).value(), live_[index].store, at + max_new});
+    live_.push_back(std::move(forked).value());
     Check(live_.back());
   }
   void Release(size_t index) { live_.erase(live_.begin() + static_cast<ptrdiff_t>(index)); }
 
-  // What live sequences refer to, counted by looking at their tables.
   void CheckAccounts() {
-    std::set<const void*> pages, cells;
-    for (const LiveBranch& live : live_) {
-      for (const BlockView& block : live.branch->table().blocks) {
-        pages.insert(block.page);
-        if (block.difference) cells.insert(block.difference->cells);
-      }
-    }
-    const KvShape& shape = harness_.options.shape;
-    const auto rows =
-        static_cast<uint32_t>(setting_.cow_copy_threshold * shape.tokens_per_block + 1e-9);
-    const uint64_t in_use =
-        pages.size() * shape.page_bytes() + cells.size() * DifferenceView::CellsBytes(shape, rows);
+    Referenced referenced;
+    for (LiveBranch& live : live_) referenced.Add(*live.branch);
+    const uint64_t in_use = referenced.BytesBy(harness_.options);
     peak_ = std::max(peak_, in_use);
     const CacheStats stats = harness_.cache->Stats();
     ASSERT_EQ(stats.in_use_bytes, in_use);
     ASSERT_GE(stats.peak_in_use_bytes, peak_);
-    ASSERT_EQ(stats.free_pages + stats.cached_pages + stats.in_use_pages, stats.total_pages);
-    ASSERT_LE(stats.total_pages * stats.page_bytes, stats.budget_bytes);
+    harness_.ExpectConserved();
     CheckTenants(stats);
   }
   void CheckAll() {

@@ -1,11 +1,8 @@
 // Thousands of random operations against a naive reference cache (operations_harness.h).
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <iterator>
-#include <thread>
 #include <tuple>
-#include <vector>
 
 #include "link/operations_harness.h"
 
@@ -84,24 +81,16 @@ TEST_P(RandomOperations, EveryReadyRowHoldsWhatAColdRunWouldWriteAndPagesAreCons
 
 // The same, while other threads look up, pin and read statistics.
 TEST_P(RandomOperations, MayRunWhileOtherThreadsLookUp) {
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> readers;
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    readers.emplace_back([this, seed, &stop] {
-      base::Random random(seed);
-      while (!stop) {
-        const Tokens prompt = RandomTokens(random.Below(50), 1 + random.Below(60), 3);
-        const Namespace ns{.tenant = random.OneIn(2) ? "a" : "b", .salt = ""};
-        const Plan plan = operations_.harness().Lookup(prompt, ns);
-        ASSERT_LE(plan.exact_tokens + plan.partial_tokens, prompt.size());
-        if (plan.in_flight) cache_.StillComputing(*plan.in_flight);
-        operations_.harness().ExpectConserved();
-        std::this_thread::yield();  // or readers could keep the writer out for long
-        cache_.Remember(ns, "text", prompt);
-        ASSERT_TRUE(cache_.Recall(ns, "text").has_value() || setting_.sharing == Sharing::kOff);
-      }
-    });
-  }
+  const Onlookers onlookers(3, [this](base::Random& random) {
+    const Tokens prompt = RandomTokens(random.Below(50), 1 + random.Below(60), 3);
+    const Namespace ns{.tenant = random.OneIn(2) ? "a" : "b", .salt = ""};
+    const Plan plan = operations_.harness().Lookup(prompt, ns);
+    ASSERT_LE(plan.exact_tokens + plan.partial_tokens, prompt.size());
+    if (plan.in_flight) cache_.StillComputing(*plan.in_flight);
+    operations_.harness().ExpectConserved();
+    cache_.Remember(ns, "text", prompt);
+    ASSERT_TRUE(cache_.Recall(ns, "text").has_value() || setting_.sharing == Sharing::kOff);
+  });
   for (int step = 0; step < setting_.steps / 10; ++step) {
     const uint64_t dice = random_.Below(100);
     const size_t count = operations_.live().size();
@@ -117,18 +106,13 @@ TEST_P(RandomOperations, MayRunWhileOtherThreadsLookUp) {
     }
     if (HasFatalFailure()) break;
   }
-  stop = true;
-  for (std::thread& reader : readers) reader.join();
   operations_.CheckAll();
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                          ::testing::Combine(::testing::ValuesIn(kSettings),
                                             ::testing::Values(1, 2)),
-                         [](const auto& setting) {
-                           return std::string(std::get<0>(setting.param).name) +
-                                  std::to_string(std::get<1>(setting.param));
-                         });
+                         kSettingAndSeed);
 
 }  // namespace
 }  // namespace kvlink::link

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <set>
-#include <thread>
 
 #include "link/cache_state.h"
+#include "link/committed_prompts.h"
 #include "link/conductor.h"
+#include "link/random_harness.h"
 #include "link/similar_harness.h"
 
 namespace kvlink::link {
@@ -66,7 +66,6 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
   Namespace RandomNamespace() {
     return {.tenant = random_.OneIn(4) ? "b" : "a", .salt = random_.OneIn(8) ? "s" : ""};
   }
-  static std::string Key(const Namespace& ns) { return ns.tenant + "/" + ns.salt; }
   // A text with some edits, mostly near its start, and now and then something of its own.
   Tokens RandomPrompt() {
     Tokens prompt = texts_[random_.Below(texts_.size())];
@@ -93,16 +92,6 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
     return prompt;
   }
 
-  uint32_t LongestStored(const Tokens& tokens, const Namespace& ns) {
-    size_t longest = 0;
-    for (const Tokens& other : stored_[Key(ns)]) {
-      const auto end =
-          std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first;
-      longest = std::max(longest, static_cast<size_t>(end - tokens.begin()));
-    }
-    return static_cast<uint32_t>(longest);
-  }
-
   void Begin() {
     const Namespace ns = RandomNamespace();
     const Tokens prompt = RandomPrompt();
@@ -112,7 +101,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
     request.store = !random_.OneIn(6);
     request.max_new_tokens = static_cast<uint32_t>(random_.Below(12));
     const Plan plan = harness_.cache->Lookup(request);
-    ASSERT_LE(plan.diverged_at, LongestStored(prompt, ns)) << "rows that nobody stored";
+    ASSERT_LE(plan.diverged_at, stored_.LongestCommon(prompt, ns)) << "rows that nobody stored";
     if (plan.similar) {
       ASSERT_NE(request.similar, SimilarPolicy::kOff);
       ASSERT_GT(plan.similar->reused_rows, 0u);
@@ -141,7 +130,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
   }
   void NoteStored(const Running& run) {
     if (run.tainted || !run.stored || run.ready() == 0) return;
-    stored_[Key(run.ns)].insert(FirstOf(run.tokens, run.ready()));
+    stored_.Add(FirstOf(run.tokens, run.ready()), run.ns);
   }
   bool NeedsVerdict(const Running& run) const {
     return run.tainted && !run.sequence->computed_rows().empty() &&
@@ -239,14 +228,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
       const DonorChain chain = ReadDonor(index, id, rows);
       ASSERT_EQ(chain.blocks.size(),
                 (rows + setting_.tokens_per_block - 1) / setting_.tokens_per_block);
-      bool is_stored = false;
-      for (const auto& [space, prompts] : stored_) {
-        const auto at = prompts.lower_bound(chain.tokens);
-        is_stored =
-            is_stored || (at != prompts.end() && at->size() >= rows &&
-                          std::equal(chain.tokens.begin(), chain.tokens.end(), at->begin()));
-      }
-      ASSERT_TRUE(is_stored) << "donor " << id;
+      ASSERT_TRUE(stored_.Has(chain.tokens)) << "donor " << id;
     }
     ASSERT_EQ(found, donors.resident().num_donors());
     ASSERT_LE(state_->store->num_notes(), found) << "a note without its donor";
@@ -254,19 +236,9 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
     state_->store->graph().Validate();
   }
   void CheckAccounts() {
-    std::set<const void*> pages, cells;
-    for (const Running& run : runs_) {
-      for (const BlockView& block : run.sequence->table().blocks) {
-        pages.insert(block.page);
-        if (block.difference) cells.insert(block.difference->cells);
-      }
-    }
-    const KvShape& shape = harness_.options.shape;
-    const auto rows =
-        static_cast<uint32_t>(setting_.cow_copy_threshold * shape.tokens_per_block + 1e-9);
-    const uint64_t in_use =
-        pages.size() * shape.page_bytes() + cells.size() * DifferenceView::CellsBytes(shape, rows);
-    ASSERT_EQ(harness_.cache->Stats().in_use_bytes, in_use);
+    Referenced referenced;
+    for (const Running& run : runs_) referenced.Add(*run.sequence);
+    ASSERT_EQ(harness_.cache->Stats().in_use_bytes, referenced.BytesBy(harness_.options));
     harness_.ExpectConserved();
   }
   void CheckRows() {
@@ -280,7 +252,7 @@ class SimilarOperations : public ::testing::TestWithParam<std::tuple<Setting, ui
   std::vector<Tokens> texts_;
   std::vector<Running> runs_;
   std::set<const Sequence*> checked_;
-  std::map<std::string, std::set<Tokens>> stored_;
+  CommittedPrompts stored_;
   std::array<uint64_t, 3> verdicts_{};
   uint64_t borrowed_ = 0, waits_ = 0, most_notes_ = 0;
   size_t max_donors_ = 0;
@@ -318,22 +290,14 @@ TEST_P(SimilarOperations, RowsAreExactOrADonorsOrItsOwnAndDonorsAreWhole) {
 
 // The same, while other threads look up.
 TEST_P(SimilarOperations, MayRunWhileOtherThreadsLookUp) {
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> readers;
-  for (uint64_t seed = 0; seed < 2; ++seed) {
-    readers.emplace_back([this, seed, &stop] {
-      base::Random random(seed);
-      while (!stop) {
-        Tokens prompt = texts_[random.Below(texts_.size())];
-        prompt[random.Below(10)] = static_cast<TokenId>(random.Below(5000));
-        const Plan plan = harness_.cache->Lookup(harness_.Similar(prompt, {"a", ""}));
-        if (plan.in_flight) harness_.cache->StillComputing(*plan.in_flight);
-        harness_.cache->RecordShadow(random.Below(10), true);
-        harness_.ExpectConserved();
-        std::this_thread::yield();
-      }
-    });
-  }
+  const Onlookers onlookers(2, [this](base::Random& random) {
+    Tokens prompt = texts_[random.Below(texts_.size())];
+    prompt[random.Below(10)] = static_cast<TokenId>(random.Below(5000));
+    const Plan plan = harness_.cache->Lookup(harness_.Similar(prompt, {"a", ""}));
+    if (plan.in_flight) harness_.cache->StillComputing(*plan.in_flight);
+    harness_.cache->RecordShadow(random.Below(10), true);
+    harness_.ExpectConserved();
+  });
   for (int step = 0; step < setting_.steps / 10; ++step) {
     const uint64_t dice = random_.Below(100);
     const size_t index = runs_.empty() ? 0 : random_.Below(runs_.size());
@@ -348,18 +312,13 @@ TEST_P(SimilarOperations, MayRunWhileOtherThreadsLookUp) {
     }
     if (HasFatalFailure()) break;
   }
-  stop = true;
-  for (std::thread& reader : readers) reader.join();
   CheckRows();
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, SimilarOperations,
                          ::testing::Combine(::testing::ValuesIn(kSettings),
                                             ::testing::Values(1, 2)),
-                         [](const auto& setting) {
-                           return std::string(std::get<0>(setting.param).name) +
-                                  std::to_string(std::get<1>(setting.param));
-                         });
+                         kSettingAndSeed);
 
 }  // namespace
 }  // namespace kvlink::link

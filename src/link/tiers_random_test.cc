@@ -4,10 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "link/committed_prompts.h"
+#include "link/random_harness.h"
 #include "link/tier_harness.h"
 
 namespace kvlink::link {
@@ -30,12 +29,6 @@ const Setting kSettings[] = {
     {.name = "ManyDifferences", .tokens_per_block = 16, .cow_copy_threshold = 0.5},
     {.name = "TwoTiers", .two_tiers = true},
     {.name = "PeerKnows", .pages = 40, .asks_peer = true, .steps = 1000},
-};
-
-struct Live {
-  Branch branch;
-  bool store = true;
-  uint32_t max_length = 0;
 };
 
 // A request that waits for its load.
@@ -128,16 +121,11 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
                      request.store, static_cast<uint32_t>(prompt.size()) + request.max_new_tokens});
     ASSERT_EQ(live_.back().branch.WrongRows(), 0u);
   }
-  void Compute(Live& live) {
-    Branch& branch = live.branch;
-    const auto known = static_cast<uint32_t>(branch.tokens().size());
-    if (branch.ready() < known) {
-      branch.Compute(1 + static_cast<uint32_t>(random_.Below(known - branch.ready())));
-    } else if (known < live.max_length) {
-      const Status generated = branch.Generate(static_cast<TokenId>(random_.Below(3)));
-      if (!generated.ok()) {
-        ASSERT_EQ(generated.code(), StatusCode::kResourceExhausted);
-      }
+  void Compute(LiveBranch& live) {
+    const Branch& branch = live.branch;
+    const Status advanced = live.Advance(random_);
+    if (!advanced.ok()) {
+      ASSERT_EQ(advanced.code(), StatusCode::kResourceExhausted);
     }
     if (live.store && branch.ready() > 0) {
       committed_.Add(FirstOf(branch.tokens(), branch.ready()), branch.ns());
@@ -145,15 +133,12 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     ASSERT_EQ(branch.WrongRows(), 0u);
   }
   void Fork(size_t index) {
-    const uint32_t ready = live_[index].branch.ready();
-    const auto at = static_cast<uint32_t>(random_.OneIn(2) ? ready : random_.Below(ready + 1));
-    const auto max_new = static_cast<uint32_t>(random_.Below(12));
-    auto forked = live_[index].branch.Fork(at, max_new);
+    auto forked = live_[index].Fork(random_);
     if (!forked.ok()) {
       ASSERT_EQ(forked.status().code(), StatusCode::kResourceExhausted);
       return;
     }
-    live_.push_back({std::move(forked).value(), live_[index].store, at + max_new});
+    live_.push_back(std::move(forked).value());
     ASSERT_EQ(live_.back().branch.WrongRows(), 0u);
   }
   void Fault() {
@@ -245,20 +230,16 @@ class TiersRandomTest : public ::testing::TestWithParam<std::tuple<Setting, uint
     EXPECT_GT(harness_.cache->Stats().failed_loads, 0u);
   }
   void CheckAccounts() {
-    std::set<const void*> pages;
-    for (const Live& live : live_) {
-      for (const BlockView& block : live.branch->table().blocks) pages.insert(block.page);
-    }
-    const CacheStats stats = harness_.cache->Stats();
-    ASSERT_GE(stats.in_use_pages, pages.size());
-    ASSERT_EQ(stats.free_pages + stats.cached_pages + stats.in_use_pages, stats.total_pages);
-    ASSERT_LE(stats.total_pages * stats.page_bytes, stats.budget_bytes);
+    Referenced referenced;
+    for (LiveBranch& live : live_) referenced.Add(*live.branch);
+    ASSERT_GE(harness_.cache->Stats().in_use_pages, referenced.pages());
+    harness_.ExpectConserved();
   }
 
   const Setting setting_;
   TierHarness harness_;
   base::Random random_;
-  std::vector<Live> live_;
+  std::vector<LiveBranch> live_;
   std::vector<Waiting> waiting_;
   CommittedPrompts committed_;
 };
@@ -279,21 +260,13 @@ TEST_P(TiersRandomTest, WhateverTiersDoReadyRowsAreRightAndPagesComeBack) {
 
 // Lookups and statistics from other threads meanwhile; for ThreadSanitizer above all.
 TEST_P(TiersRandomTest, MayRunWhileOtherThreadsLookUp) {
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> readers;
-  for (uint64_t seed = 0; seed < 2; ++seed) {
-    readers.emplace_back([this, seed, &stop] {
-      base::Random random(seed);
-      while (!stop) {
-        const Tokens prompt = RandomTokens(random.Below(50), 1 + random.Below(60), 3);
-        const Plan plan = harness_.Lookup(prompt, {.tenant = "a", .salt = ""});
-        ASSERT_LE(plan.loadable_tokens, prompt.size());
-        harness_.ExpectConserved();
-        harness_.cache->Tiers();
-        std::this_thread::yield();
-      }
-    });
-  }
+  const Onlookers onlookers(2, [this](base::Random& random) {
+    const Tokens prompt = RandomTokens(random.Below(50), 1 + random.Below(60), 3);
+    const Plan plan = harness_.Lookup(prompt, {.tenant = "a", .salt = ""});
+    ASSERT_LE(plan.loadable_tokens, prompt.size());
+    harness_.ExpectConserved();
+    harness_.cache->Tiers();
+  });
   for (int step = 0; step < setting_.steps / 10; ++step) {
     const uint64_t dice = random_.Below(100);
     if (dice < 20 && waiting_.size() < 4) {
@@ -310,17 +283,12 @@ TEST_P(TiersRandomTest, MayRunWhileOtherThreadsLookUp) {
     }
     if (HasFatalFailure()) break;
   }
-  stop = true;
-  for (std::thread& reader : readers) reader.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, TiersRandomTest,
                          ::testing::Combine(::testing::ValuesIn(kSettings),
                                             ::testing::Values(1, 2)),
-                         [](const auto& setting) {
-                           return std::string(std::get<0>(setting.param).name) +
-                                  std::to_string(std::get<1>(setting.param));
-                         });
+                         kSettingAndSeed);
 
 }  // namespace
 }  // namespace kvlink::link
