@@ -7,22 +7,10 @@
 
 #include "base/random.h"
 #include "match/edit_path.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
-
-using Tokens = std::vector<TokenId>;
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Tokens Text(base::Random& random, size_t count, uint64_t vocabulary = 20000) {
-  Tokens tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(vocabulary));
-  return tokens;
-}
 
 uint32_t NaiveLcs(const Tokens& a, const Tokens& b) {
   std::vector<std::vector<uint32_t>> best(a.size() + 1, std::vector<uint32_t>(b.size() + 1));

@@ -8,23 +8,15 @@
 
 #include "base/random.h"
 #include "match/sketch.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
 
-using Tokens = std::vector<TokenId>;
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class AnchorRuns : public ::testing::Test {
  protected:
   Tokens Text(size_t count, uint64_t vocabulary = 20000) {
-    Tokens tokens(count);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(vocabulary));
-    return tokens;
+    return match::Text(random_, count, vocabulary);
   }
   static std::vector<KeyPlace> AnchorsOf(const Tokens& tokens, const NormalTokens& classes = {}) {
     std::vector<KeyPlace> places;

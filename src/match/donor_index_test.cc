@@ -8,24 +8,14 @@
 #include <vector>
 
 #include "base/random.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
 
-using Tokens = std::vector<TokenId>;
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class DonorIndexTest : public ::testing::Test {
  protected:
-  Tokens Text(size_t count) {
-    Tokens tokens(count);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(20000));
-    return tokens;
-  }
+  Tokens Text(size_t count) { return match::Text(random_, count); }
   Sketch SketchOf(const Tokens& tokens) const { return MakeSketch(tokens, classes_, options_); }
   void Lend(DonorId id, const Tokens& tokens) { index_.Add(id, root_, SketchOf(tokens)); }
   std::optional<DonorId> Find(const Tokens& tokens, uint32_t exact = 0) {

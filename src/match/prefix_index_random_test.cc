@@ -9,16 +9,10 @@
 
 #include "base/random.h"
 #include "match/prefix_index.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
-
-using Tokens = std::vector<TokenId>;
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // The index beside a list of blocks that is searched from end to end.
 class Naive {

@@ -10,21 +10,15 @@
 #include <vector>
 
 #include "base/random.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
-
-using Tokens = std::vector<TokenId>;
 
 Tokens Range(TokenId first, size_t count) {
   Tokens tokens(count);
   for (size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<TokenId>(i);
   return tokens;
-}
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 // An index of blocks of four tokens with one namespace, that stores prompts as `link` does.

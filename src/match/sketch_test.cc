@@ -8,20 +8,13 @@
 #include <vector>
 
 #include "base/random.h"
+#include "match/testing/tokens.h"
 
 namespace kvlink::match {
 namespace {
 
-using Tokens = std::vector<TokenId>;
-
 const NormalTokens kRaw;
 const SimilarOptions kDefaults;
-
-Tokens RandomTokens(base::Random& random, size_t count, uint64_t vocabulary = 5000) {
-  Tokens tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(vocabulary));
-  return tokens;
-}
 
 // The definition, window by window.
 std::set<uint64_t> SmallestOfEveryWindow(const std::vector<uint64_t>& hashes, uint32_t window) {
@@ -42,7 +35,7 @@ std::set<uint64_t> HashesOf(const std::vector<Anchor>& anchors) {
 
 TEST(GramHashes, DependOnThreeTokensInTheirOrderAndOnNothingElse) {
   base::Random random(1);
-  const Tokens a = RandomTokens(random, 50, 4), b = RandomTokens(random, 60, 4);
+  const Tokens a = Text(random, 50, 4), b = Text(random, 60, 4);
   const auto ha = GramHashes(a, kRaw), hb = GramHashes(b, kRaw);
   ASSERT_EQ(ha.size(), 48u);
   int equal = 0;
@@ -68,7 +61,7 @@ TEST(Winnow, KeepsTheSmallestHashOfEveryWindow) {
   base::Random random(2);
   for (int round = 0; round < 300; ++round) {
     const auto hashes =
-        GramHashes(RandomTokens(random, random.Below(200), round % 3 == 0 ? 2 : 1000), kRaw);
+        GramHashes(Text(random, random.Below(200), round % 3 == 0 ? 2 : 1000), kRaw);
     const auto window = static_cast<uint32_t>(1 + random.Below(20));
     const auto anchors = Winnow(hashes, window);
     EXPECT_EQ(HashesOf(anchors), SmallestOfEveryWindow(hashes, window));
@@ -84,7 +77,7 @@ TEST(Winnow, KeepsTheSmallestHashOfEveryWindow) {
 
 TEST(Winnow, KeepsTwoInWindowPlusOneOfRandomHashes) {
   base::Random random(3);
-  const auto hashes = GramHashes(RandomTokens(random, 20000), kRaw);
+  const auto hashes = GramHashes(Text(random, 20000, 5000), kRaw);
   for (const uint32_t window : {4u, 8u, 32u}) {
     const double share =
         static_cast<double>(Winnow(hashes, window).size()) / static_cast<double>(hashes.size());
@@ -104,8 +97,8 @@ TEST(Winnow, AnySharedRunOfWindowPlusTwoTokensIsFound) {
     const auto wb = static_cast<uint32_t>(1 + random.Below(12));
     const size_t run = std::max(wa, wb) + 2;
     const uint64_t vocabulary = random.OneIn(4) ? 2 : 3000;  // two: repetitions everywhere
-    Tokens a = RandomTokens(random, run + random.Below(100), vocabulary);
-    Tokens b = RandomTokens(random, run + random.Below(100), vocabulary);
+    Tokens a = Text(random, run + random.Below(100), vocabulary);
+    Tokens b = Text(random, run + random.Below(100), vocabulary);
     const size_t at_a = random.Below(a.size() - run + 1), at_b = random.Below(b.size() - run + 1);
     std::copy_n(&a[at_a], run, &b[at_b]);
     std::set<uint64_t> inside_a;
@@ -126,7 +119,7 @@ TEST(Winnow, AnySharedRunOfWindowPlusTwoTokensIsFound) {
 TEST(Coarsen, GivesWhatTheWiderWindowWouldHaveKept) {
   base::Random random(5);
   for (int round = 0; round < 300; ++round) {
-    const Tokens tokens = RandomTokens(random, 3 + random.Below(300), round % 3 == 0 ? 2 : 1000);
+    const Tokens tokens = Text(random, 3 + random.Below(300), round % 3 == 0 ? 2 : 1000);
     const auto hashes = GramHashes(tokens, kRaw);
     const auto narrow = static_cast<uint32_t>(1 + random.Below(10));
     const auto wide = static_cast<uint32_t>(narrow + random.Below(40));
@@ -153,7 +146,7 @@ TEST(MakeSketch, NeverKeepsMoreAnchorsThanItMay) {
   base::Random random(6);
   for (const size_t size : {0u, 1u, 2u, 3u, 50u, 1000u, 5000u, 40000u}) {
     for (const uint64_t vocabulary : {1u, 2u, 10000u}) {
-      const Tokens tokens = RandomTokens(random, size, vocabulary);
+      const Tokens tokens = Text(random, size, vocabulary);
       const Sketch sketch = MakeSketch(tokens, kRaw, kDefaults);
       EXPECT_LE(sketch.anchors.size(), kDefaults.max_anchors);
       EXPECT_EQ(sketch.anchors.empty(), size < kGram);
