@@ -17,7 +17,9 @@ class MetricFamilies {
   void Begin(const char* name, const char* help, prometheus::MetricType type) {
     families_.push_back({name, help, type, {}});
   }
-  void Add(double value, const prometheus::Labels& more = {}) {
+  template <typename Number>
+  void Add(Number number, const prometheus::Labels& more = {}) {
+    const auto value = static_cast<double>(number);
     prometheus::ClientMetric metric;
     for (const prometheus::Labels& labels : {labels_, more}) {
       for (const auto& [name, of] : labels) metric.label.push_back({name, of});
@@ -25,6 +27,17 @@ class MetricFamilies {
     metric.counter.value = value;
     metric.gauge.value = value;
     families_.back().metric.push_back(std::move(metric));
+  }
+  // Families of one line.
+  template <typename Number>
+  void Gauge(const char* name, const char* help, Number number) {
+    Begin(name, help, prometheus::MetricType::Gauge);
+    Add(number);
+  }
+  template <typename Number>
+  void Counter(const char* name, const char* help, Number number) {
+    Begin(name, help, prometheus::MetricType::Counter);
+    Add(number);
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/answer.h"
+#include "server/engine_metrics.h"
 #include "server/server_metrics.h"
 #include "server/tier_metrics.h"
 
@@ -20,7 +21,6 @@ namespace {
 using prometheus::Counter;
 using prometheus::Histogram;
 using prometheus::MetricFamily;
-using prometheus::MetricType;
 
 const Histogram::BucketBoundaries kFirstTokenBuckets = {
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
@@ -129,101 +129,8 @@ class PrometheusMetrics : public Metrics {
 
   std::string Text(const engine::EngineStats& stats, const ServerFigures& server) const override {
     std::vector<MetricFamily> families = registry_.Collect();
-    const CacheStats& cache = stats.cache;
-    const auto gauge = [&](const char* name, const char* help, double value) {
-      families.push_back(Now(name, help, MetricType::Gauge, {{"", value}}, ""));
-    };
-    const auto counter = [&](const char* name, const char* help, uint64_t value) {
-      families.push_back(
-          Now(name, help, MetricType::Counter, {{"", static_cast<double>(value)}}, ""));
-    };
-    const auto share = [](uint64_t part, uint64_t whole) {
-      return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-    };
-    gauge("vllm:num_requests_running", "Requests that are running.",
-          static_cast<double>(stats.running));
-    gauge("vllm:num_requests_waiting", "Requests in the queue.",
-          static_cast<double>(stats.waiting));
-    gauge("vllm:kv_cache_usage_perc", "Share of the pages that live requests use; 1 is all.",
-          share(cache.in_use_pages, cache.total_pages));
-    families.push_back(Now("kvlink_blocks", "Pages by state.", MetricType::Gauge,
-                           {{"free", static_cast<double>(cache.free_pages)},
-                            {"cached", static_cast<double>(cache.cached_pages)},
-                            {"in_use", static_cast<double>(cache.in_use_pages)}},
-                           "state"));
-    families.push_back(Now("kvlink_kv_bytes", "Bytes of KV by state.", MetricType::Gauge,
-                           {{"in_use", static_cast<double>(cache.in_use_bytes)},
-                            {"peak_in_use", static_cast<double>(cache.peak_in_use_bytes)},
-                            {"cached", static_cast<double>(cache.cached_bytes)},
-                            {"pinned", static_cast<double>(cache.pinned_bytes)},
-                            {"shared", static_cast<double>(cache.shared_bytes)},
-                            {"without_sharing", static_cast<double>(cache.without_sharing_bytes)},
-                            {"budget", static_cast<double>(cache.budget_bytes)}},
-                           "state"));
-    gauge(
-        "kvlink_kv_saved_bytes",
-        "What running requests would take if each had its own copy, less what they take.",
-        static_cast<double>(cache.without_sharing_bytes) - static_cast<double>(cache.in_use_bytes));
-    families.push_back(Now("kvlink_cow_copies_total", "Copies of shared pages by kind.",
-                           MetricType::Counter,
-                           {{"full", static_cast<double>(cache.cow_full_copies)},
-                            {"difference", static_cast<double>(cache.cow_difference_blocks)}},
-                           "kind"));
-    counter("kvlink_single_flight_waits_total",
-            "Requests that waited for another to compute the same blocks.",
-            cache.single_flight_waits);
-    counter("kvlink_single_flight_takeovers_total",
-            "Waiting requests that took over from a leader that went away.",
-            cache.single_flight_takeovers);
-    counter("kvlink_stored_blocks_total", "Blocks that became findable.", cache.stored_blocks);
-    counter("kvlink_evicted_blocks_total", "Blocks that were evicted.", cache.evicted_blocks);
-    counter("kvlink_fallbacks_total", "Plans that could not be honoured and became computing.",
-            cache.fallbacks);
-    counter("kvlink_hash_collisions_total", "Block keys that were equal while the tokens were not.",
-            cache.collisions);
-    counter("kvlink_output_splices_total", "Own outputs recognised in later prompts.",
-            cache.output_splices);
-    std::vector<std::pair<std::string, double>> outcomes;
-    for (size_t i = 0; i < cache.similar_outcomes.size(); ++i) {
-      const auto reason = static_cast<SimilarReason>(i);
-      outcomes.emplace_back(reason == SimilarReason::kNone ? "accepted" : SimilarReasonName(reason),
-                            static_cast<double>(cache.similar_outcomes[i]));
-    }
-    families.push_back(Now("kvlink_similar_outcomes_total",
-                           "Requests that asked for similar reuse, by what became of it.",
-                           MetricType::Counter, outcomes, "outcome"));
-    counter("kvlink_similar_enlarged_total",
-            "Similar answers for which more rows were computed before they left.",
-            cache.similar_enlarged);
-    counter("kvlink_shadows_total", "Exact runs beside similar answers, in idle time.",
-            cache.shadows);
-    counter("kvlink_shadow_failures_total", "Shadows that disagreed with the answer.",
-            cache.shadow_failures);
-    std::vector<std::pair<std::string, double>> trials, failures;
-    for (size_t i = 0; i < cache.shadows_by_class.size(); ++i) {
-      const char* name = EditClassName(static_cast<EditClass>(i));
-      trials.emplace_back(name, static_cast<double>(cache.shadows_by_class[i].trials));
-      failures.emplace_back(name, static_cast<double>(cache.shadows_by_class[i].failures));
-    }
-    families.push_back(Now("kvlink_class_shadows_total", "Shadows by the class of edits.",
-                           MetricType::Counter, trials, "class"));
-    families.push_back(Now("kvlink_class_shadow_failures_total",
-                           "Shadows that disagreed, by the class of edits.", MetricType::Counter,
-                           failures, "class"));
-    gauge("kvlink_donors", "Prompts that can lend rows.", static_cast<double>(cache.donors));
-    const auto seconds = [&](const char* name, const char* help, uint64_t ns) {
-      families.push_back(
-          Now(name, help, MetricType::Counter, {{"", static_cast<double>(ns) * 1e-9}}, ""));
-    };
-    seconds("kvlink_match_seconds_total", "Time spent looking prompts up.", cache.match_ns);
-    seconds("kvlink_similar_match_seconds_total", "Of it, looking for similar prompts.",
-            cache.similar_match_ns);
+    AppendEngineMetrics(stats, labels_, &families);
     AppendTierMetrics(stats, labels_, &families);
-    counter("kvlink_engine_steps_total", "Steps of the engine.", stats.steps);
-    counter("kvlink_requests_refused_total", "Requests that the engine's full queue refused.",
-            stats.refused);
-    gauge("kvlink_tracking_bytes", "Bytes of the structures that track blocks.",
-          static_cast<double>(cache.tracking_bytes));
     AppendServerMetrics(stats, server, labels_, &families);
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, families);
@@ -250,23 +157,6 @@ class PrometheusMetrics : public Metrics {
     if (tier == "cold") return reuse_cold_;
     if (tier == "remote") return reuse_remote_;
     return reuse_.Add({{"class", "exact"}, {"tier", tier}});
-  }
-
-  // A family with the values of this moment; `label` names what tells them apart.
-  MetricFamily Now(const char* name, const char* help, MetricType type,
-                   const std::vector<std::pair<std::string, double>>& values,
-                   const char* label) const {
-    MetricFamily family{name, help, type, {}};
-    for (const auto& [key, value] : values) {
-      prometheus::ClientMetric metric;
-      for (const auto& [label_name, label_value] : labels_)
-        metric.label.push_back({label_name, label_value});
-      if (!key.empty()) metric.label.push_back({label, key});
-      metric.counter.value = value;
-      metric.gauge.value = value;
-      family.metric.push_back(std::move(metric));
-    }
-    return family;
   }
 
   const prometheus::Labels labels_;

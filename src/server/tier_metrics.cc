@@ -12,8 +12,6 @@ using prometheus::Labels;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-double Count(uint64_t n) { return static_cast<double>(n); }
-
 // Reasons that are shown at 0 before they occur, so that an alert can be set on them.
 void AddErrors(const TierFigures& tier, MetricFamilies& families) {
   std::vector<TierFigures::Error> errors = tier.errors;
@@ -26,8 +24,7 @@ void AddErrors(const TierFigures& tier, MetricFamilies& families) {
     }
   }
   for (const TierFigures::Error& error : errors) {
-    families.Add(Count(error.count),
-                 {{"tier", tier.name}, {"op", error.op}, {"reason", error.reason}});
+    families.Add(error.count, {{"tier", tier.name}, {"op", error.op}, {"reason", error.reason}});
   }
 }
 
@@ -38,17 +35,17 @@ void AppendTierMetrics(const engine::EngineStats& stats, const Labels& labels,
   MetricFamilies out(labels, families);
   out.Begin("kvlink_tier_bytes", "Bytes of a tier by kind.", MetricType::Gauge);
   for (const TierFigures& tier : stats.tiers) {
-    out.Add(Count(tier.bytes), {{"tier", tier.name}, {"kind", "blocks"}});
-    out.Add(Count(tier.device_bytes), {{"tier", tier.name}, {"kind", "device"}});
-    out.Add(Count(tier.budget_bytes), {{"tier", tier.name}, {"kind", "budget"}});
-    out.Add(Count(tier.queued_bytes), {{"tier", tier.name}, {"kind", "queued"}});
+    out.Add(tier.bytes, {{"tier", tier.name}, {"kind", "blocks"}});
+    out.Add(tier.device_bytes, {{"tier", tier.name}, {"kind", "device"}});
+    out.Add(tier.budget_bytes, {{"tier", tier.name}, {"kind", "budget"}});
+    out.Add(tier.queued_bytes, {{"tier", tier.name}, {"kind", "queued"}});
   }
   out.Begin("kvlink_tier_blocks", "Blocks in a tier, by whether a lookup can reach them.",
             MetricType::Gauge);
   for (const TierFigures& tier : stats.tiers) {
-    out.Add(Count(tier.blocks - std::min(tier.unreachable, tier.blocks)),
+    out.Add(tier.blocks - std::min(tier.unreachable, tier.blocks),
             {{"tier", tier.name}, {"state", "reachable"}});
-    out.Add(Count(tier.unreachable), {{"tier", tier.name}, {"state", "unreachable"}});
+    out.Add(tier.unreachable, {{"tier", tier.name}, {"state", "unreachable"}});
   }
   out.Begin("kvlink_tier_blocks_total", "Blocks of a tier by what became of them.",
             MetricType::Counter);
@@ -57,7 +54,7 @@ void AppendTierMetrics(const engine::EngineStats& stats, const Labels& labels,
         {"hit", tier.hits},          {"miss", tier.misses},     {"stored", tier.stored},
         {"promoted", tier.promoted}, {"dropped", tier.dropped}, {"evicted", tier.evictions}};
     for (const auto& [outcome, n] : outcomes) {
-      out.Add(Count(n), {{"tier", tier.name}, {"outcome", outcome}});
+      out.Add(n, {{"tier", tier.name}, {"outcome", outcome}});
     }
   }
   out.Begin("kvlink_tier_errors_total", "Failed operations on blocks of a tier.",
@@ -70,21 +67,19 @@ void AppendTierMetrics(const engine::EngineStats& stats, const Labels& labels,
   }
   out.Begin("kvlink_tier_breaker_openings_total", "Times a tier was cut off.", MetricType::Counter);
   for (const TierFigures& tier : stats.tiers) {
-    out.Add(Count(tier.breaker_openings), {{"tier", tier.name}});
+    out.Add(tier.breaker_openings, {{"tier", tier.name}});
   }
   out.Begin("kvlink_tier_queue_blocks", "Blocks that wait to be written.", MetricType::Gauge);
   for (const TierFigures& tier : stats.tiers) {
-    out.Add(Count(tier.queued_blocks), {{"tier", tier.name}});
+    out.Add(tier.queued_blocks, {{"tier", tier.name}});
   }
-  out.Begin("kvlink_loads_total", "Loads from colder tiers that were started.",
-            MetricType::Counter);
-  out.Add(Count(stats.cache.loads));
-  out.Begin("kvlink_load_failures_total", "Loads that brought less than was promised.",
-            MetricType::Counter);
-  out.Add(Count(stats.cache.failed_loads));
-  out.Begin("kvlink_unwritten_blocks_total",
-            "Blocks that were evicted from RAM and are in no tier.", MetricType::Counter);
-  out.Add(Count(stats.cache.unwritten_blocks));
+  out.Counter("kvlink_loads_total", "Loads from colder tiers that were started.",
+              stats.cache.loads);
+  out.Counter("kvlink_load_failures_total", "Loads that brought less than was promised.",
+              stats.cache.failed_loads);
+  out.Counter("kvlink_unwritten_blocks_total",
+              "Blocks that were evicted from RAM and are in no tier.",
+              stats.cache.unwritten_blocks);
 }
 
 }  // namespace kvlink::server
