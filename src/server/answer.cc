@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "server/dump.h"
+
 namespace kvlink::server {
 namespace {
 
@@ -12,10 +14,6 @@ using Json = nlohmann::ordered_json;
 constexpr double kNoProbability = -9999.0;
 
 double Finite(float logprob) { return std::isfinite(logprob) ? logprob : kNoProbability; }
-
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 std::string Event(const Json& json) { return "data: " + Dump(json) + "\n\n"; }
 

@@ -8,16 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "server/dump.h"
+
 #include "base/hash.h"
 
 namespace kvlink::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 template <typename Number>
 bool ReadNumber(std::string_view text, Number* out) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/dump.h"
 #include "server/json_grammar.h"
 
 namespace kvlink::server {
@@ -15,10 +16,6 @@ constexpr const char* kProbeName = "kvlink_probe_function";
 // More calls at once than this are cut off; without a bound a model that is held to calls may never
 // stop.
 constexpr int kMaxCalls = 16;
-
-std::string Dump(const Ordered& json) {
-  return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);
-}
 
 std::string ProbeTools() {
   return Dump(Ordered::array(
