@@ -54,6 +54,14 @@ def test_a_miss_for_its_salt_says_so(keyed_server):
     assert cached(answer) == 0 and answer.model_extra["kvlink"]["miss_reason"] == "salt"
 
 
+def reasons(server, key, text):
+    """Cached tokens of a chat, and why not more."""
+    with server.client(key) as client:
+        answer = client.chat.completions.create(model=client.models.list().data[0].id, messages=[{"role": "user", "content": text}],
+                                                max_tokens=2, temperature=0)
+    return cached(answer), answer.model_extra["kvlink"]["miss_reason"]
+
+
 def new_key(*options):
     made = subprocess.run([BINARY, "key", "new", *options], capture_output=True, text=True, timeout=60, check=False)
     return made.returncode, made.stdout.strip(), made.stderr.strip()
@@ -233,6 +241,44 @@ def test_what_is_not_to_be_stored_is_in_no_tier_and_tenants_have_keys_of_their_o
         assert running.stop() == 0
     finally:
         redis.stop()
+
+
+def test_a_miss_for_what_its_tenant_left_in_another_scope_says_so_to_that_tenant_alone(tenants):
+    """Acceptance 28: reason `namespace`."""
+    lines = tenants.keys_file.read_text()
+    mover = [key_line(key, "mover") for key in ("key-mover", "key-mover-2")]
+
+    def reload(*more):
+        """With a key that is new, so that it shows when the file was read."""
+        reload.count += 1
+        mark = f"key-mark-{reload.count}"
+        tenants.keys_file.write_text(lines + "\n".join([*mover, key_line(mark, "mark"), *more]) + "\n")
+        os.kill(tenants._process.pid, signal.SIGHUP)
+        tenants.wait_for(lambda: tenants.http.get("/v1/models", headers={"x-api-key": mark}).status_code == 200)
+
+    reload.count = 0
+    reload()
+    text, unknown = filler(200, "before the move"), filler(200, "never sent")
+    assert reasons(tenants, "key-mover", text)[0] < 100
+    assert reasons(tenants, "key-mover-2", text)[0] > 200
+    for settings in ({"sharing": "group", "group": "colours"}, {"sensitive": True}):
+        reload(json.dumps({"tenant": "mover", **settings}))
+        hit, reason = reasons(tenants, "key-mover", text)
+        assert hit < 100 and reason == "namespace", settings
+        assert reasons(tenants, "key-mover", unknown)[1] in ("cold", "diverged")
+        # The others of the group, and everybody else, learn nothing of it: what mover just asked is red's as well now.
+        assert reasons(tenants, tenants.keys["ops"], text)[1] != "namespace"
+        assert reasons(tenants, "key-mover-2", text)[0] > 200  # in the new scope it is there now
+        unknown = filler(200, f"never sent {settings}")
+    assert reasons(tenants, tenants.keys["red"], filler(200, "before the move"))[0] > 200
+    # Back where it was: its own blocks of the first scope hit again, and the group's are not spoken of.
+    fresh = filler(200, "of the group")
+    assert reasons(tenants, tenants.keys["red"], fresh)[0] < 100
+    reload()
+    assert reasons(tenants, "key-mover", text)[0] > 200
+    assert reasons(tenants, "key-mover", fresh)[1] in ("cold", "diverged")
+    tenants.keys_file.write_text(lines)
+    os.kill(tenants._process.pid, signal.SIGHUP)
 
 
 def test_keys_are_read_again_on_sighup_and_a_broken_file_keeps_the_old_ones(tenants):

@@ -113,6 +113,26 @@ def test_requests_that_wait_for_room_load_from_redis(tmp_path, redis):
     assert server.stop() == 0
 
 
+# Acceptance 28: the reason that a miss has after a start with another model file, KV type or processor.
+def test_after_a_start_with_another_kv_type_a_miss_says_so(tmp_path):
+    cold = ("--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M")
+    prompts = facts(2, salt="types ")
+
+    def run(kv_type, ask):
+        server = TierServer(tmp_path, *cold, "--kv-type", kv_type, kv_memory="256M")
+        answers = [server.ask(prompt, max_tokens=1) for prompt in ask]
+        assert server.stop() == 0  # which writes out what is in RAM
+        return [answer["kvlink"] for answer in answers]
+
+    [first] = run("f16", prompts[:1])
+    assert first["miss_reason"] == "cold"
+    same, other = run("q8_0", prompts)
+    assert same["exact"] + same["partial"] == 0 and same["miss_reason"] == "namespace"
+    assert other["miss_reason"] in ("cold", "diverged")
+    [again] = run("f16", prompts[:1])
+    assert again["tier"] == "cold" and again["miss_reason"] == "none"
+
+
 # Acceptance 22. No shared seed, nothing kept in the process: the index comes back from the disk.
 def test_after_kill_9_and_a_restart_the_same_is_found(tmp_path):
     server = TierServer(tmp_path, "--cold-dir", str(tmp_path / "cold"), "--cold-size", "256M", kv_memory="256M")
