@@ -6,7 +6,8 @@
 #   scripts/setup.sh            set up
 #   scripts/setup.sh --force    set up again, whatever the stamps say
 #   scripts/setup.sh --tools    also install what the preset fuzz and clang-tidy need
-#   scripts/setup.sh --heavy    also install Chromium and lintian, for the heavy tests of dashboard and packages
+#   scripts/setup.sh --heavy    also install Chromium, lintian and what runs images and services, for the heavy tests of
+#                               dashboard and packages
 #   scripts/setup.sh --gemma    also fetch Gemma 3 270M (240 MB, Gemma Terms of Use), for the heavy tests
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -29,7 +30,7 @@ packages=(
   zsh fish mandoc
 )
 tool_packages=(clang-16 libclang-rt-16-dev llvm-16 clang-tidy-14)
-heavy_packages=(chromium lintian)
+heavy_packages=(chromium lintian podman crun debootstrap systemd-container)
 # ggml builds its CPU backend once for each of these x86 levels and loads the best at run time.
 # Its full list has 14; these are AVX2, AVX-512, and AVX-512 with VNNI (with and without BF16).
 cpu_variants=(haswell skylakex icelake zen4)
@@ -138,6 +139,17 @@ download() { # requirements file, pip options ...
     -r "$requirements"
 }
 
+# What only heavy tests need; its wheel is for this processor alone.
+add_heavy_tools() {
+  [[ $(uname -m) = x86_64 ]] || return 0
+  local key
+  key=$(digest add_heavy_tools scripts/requirements-heavy.txt)
+  done_already heavy-tools "$key" "$venv/bin/hadolint" && return
+  say "adding what heavy tests need"
+  logged "$venv/bin/python" -m pip install --require-hashes -r scripts/requirements-heavy.txt
+  mark_done heavy-tools "$key"
+}
+
 fetch_llama_cpp() {
   local key
   key=$(digest fetch_llama_cpp scripts/requirements-llama.txt)
@@ -213,11 +225,15 @@ PY
 
 force=no
 with_gemma=no
+with_heavy=no
 for argument in "$@"; do
   case $argument in
     --force) force=yes ;;
     --tools) packages+=("${tool_packages[@]}") ;;
-    --heavy) packages+=("${heavy_packages[@]}") ;;
+    --heavy)
+      packages+=("${heavy_packages[@]}")
+      with_heavy=yes
+      ;;
     --gemma) with_gemma=yes ;;
     *) fail "unknown argument '$argument' (there are --force, --tools, --heavy and --gemma)" ;;
   esac
@@ -231,6 +247,7 @@ check_machine
 install_packages
 make_venv
 add_python_build
+[[ $with_heavy = no ]] || add_heavy_tools
 fetch_llama_cpp
 fetch_model
 [[ $with_gemma = no ]] || fetch_gemma
