@@ -118,6 +118,7 @@ void RemoveFiles(const std::string& directory, bool (*which)(const fs::path&)) {
 }
 
 rocksdb::Status NotOpen() { return rocksdb::Status::IOError("it could not be opened again"); }
+rocksdb::Status LogFailed() { return rocksdb::Status::IOError("its log could not be written"); }
 
 // Makes or finds COLD_STORE and locks it; gives the descriptor. `emptied`: a store of an earlier
 // format becomes one of this.
@@ -241,6 +242,7 @@ rocksdb::Status ColdDatabase::Change::Write() {
   if (!database_.rocks_) return NotOpen();
   const rocksdb::Status status = database_.rocks_->Write(rocksdb::WriteOptions(), &batch_);
   batch_.Clear();
+  database_.log_failed_ |= !status.ok();
   return status;
 }
 
@@ -287,18 +289,24 @@ rocksdb::Status ColdDatabase::Compact() {
   return status.ok() ? rocks_->EnableFileDeletions(/*force=*/true) : status;
 }
 
-rocksdb::Status ColdDatabase::Sync() { return rocks_ ? rocks_->SyncWAL() : NotOpen(); }
+// RocksDB asserts that it is not asked for a log that has failed.
+rocksdb::Status ColdDatabase::Sync() {
+  if (!rocks_) return NotOpen();
+  return log_failed_ ? LogFailed() : rocks_->SyncWAL();
+}
 
 // RocksDB goes on by itself when a full device has room again. After another error of its log it
 // takes nothing more until it is opened anew; all that it has confirmed lies in its files.
 rocksdb::Status ColdDatabase::Resume() {
   if (rocks_) {
     const rocksdb::Status status = rocks_->Resume();
+    log_failed_ &= !status.ok();
     if (status.ok() || status.severity() < rocksdb::Status::kFatalError) return status;
     rocks_->Close().PermitUncheckedError();
     rocks_.reset();
   }
   const Status opened = OpenRocks();
+  log_failed_ &= !opened.ok();
   return opened.ok() ? rocksdb::Status::OK() : rocksdb::Status::IOError(opened.message());
 }
 

@@ -60,6 +60,7 @@ class ColdDatabase {
   const ColdTierOptions options_;
   const int lock_;                      // descriptor of COLD_STORE
   std::unique_ptr<rocksdb::DB> rocks_;  // null: it could not be opened again
+  bool log_failed_ = false;             // and nothing has repaired it
 };
 
 ErrorReason ReasonOf(const rocksdb::Status& status);
