@@ -99,9 +99,48 @@ ordered_json ModeJson(const ModeFigures& figures) {
   return json;
 }
 
+// A figure of a mode, where the mode has it.
+using Figure = std::function<std::optional<double>(const ModeFigures&)>;
+
+template <typename T>
+Figure Of(T ModeFigures::*member) {
+  return [member](const ModeFigures& f) {
+    return std::optional<double>(static_cast<double>(f.*member));
+  };
+}
+template <typename T>
+Figure OfEngine(T EngineFigures::*member) {
+  return [member](const ModeFigures& f) {
+    return f.engine ? std::optional<double>(static_cast<double>((*f.engine).*member))
+                    : std::nullopt;
+  };
+}
+Figure OfLoads(uint64_t (*figure)(const LoadFigures&)) {
+  return [figure](const ModeFigures& f) {
+    return f.loads ? std::optional<double>(static_cast<double>(figure(*f.loads))) : std::nullopt;
+  };
+}
+// `compared`: it means something only where answers were compared.
+template <typename T>
+Figure OfSimilar(T SimilarFigures::*member, bool compared = false) {
+  return [member, compared](const ModeFigures& f) {
+    return f.similar && (!compared || f.similar->compared > 0)
+               ? std::optional<double>(static_cast<double>((*f.similar).*member))
+               : std::nullopt;
+  };
+}
+Figure SumOfSimilar(std::map<std::string, uint64_t> SimilarFigures::*member) {
+  return [member](const ModeFigures& f) {
+    if (!f.similar) return std::optional<double>();
+    double sum = 0;
+    for (const auto& [reason, number] : (*f.similar).*member) sum += static_cast<double>(number);
+    return std::optional<double>(sum);
+  };
+}
+
 struct TableRow {
   const char* name;
-  std::function<std::optional<double>(const ModeFigures&)> value;
+  Figure value;
   std::function<std::string(double)> format;
 };
 
@@ -117,81 +156,49 @@ std::vector<TableRow> TableRows() {
   const auto rate = [](double v) { return Number("%.2f", v); };
   const auto percent = [](double v) { return Number("%.4f %%", v * 100); };
   const auto bytes = [](double v) { return FormatByteSize(static_cast<uint64_t>(v)); };
-  const auto plain = [](auto member) {
-    return [member](const ModeFigures& f) {
-      return std::optional<double>(static_cast<double>(f.*member));
-    };
-  };
-  const auto engine = [](auto member) {
-    return [member](const ModeFigures& f) {
-      return f.engine ? std::optional<double>(static_cast<double>((*f.engine).*member))
-                      : std::nullopt;
-    };
-  };
-  const auto loaded = [](auto figure) {
-    return [figure](const ModeFigures& f) {
-      return f.loads ? std::optional<double>(static_cast<double>(figure(*f.loads)))
-                     : std::optional<double>();
-    };
-  };
-  const auto similar = [](auto member, bool compared = false) {
-    return [member, compared](const ModeFigures& f) {
-      return f.similar && (!compared || f.similar->compared > 0)
-                 ? std::optional<double>(static_cast<double>((*f.similar).*member))
-                 : std::nullopt;
-    };
-  };
-  const auto total = [](auto member) {
-    return [member](const ModeFigures& f) {
-      if (!f.similar) return std::optional<double>();
-      double sum = 0;
-      for (const auto& [reason, number] : (*f.similar).*member) sum += static_cast<double>(number);
-      return std::optional<double>(sum);
-    };
-  };
   const auto small = [](double v) { return Number("%.2e", v); };
   using S = SimilarFigures;
   using F = ModeFigures;
   using E = EngineFigures;
-  return {{"requests", plain(&F::requests), count},
-          {"errors", plain(&F::errors), count},
-          {"deadline missed", plain(&F::deadline_missed), count},
-          {"wall", plain(&F::wall_s), seconds},
-          {"CPU", plain(&F::cpu_s), seconds},
-          {"requests/s", plain(&F::req_per_s), rate},
-          {"generated tokens/s", plain(&F::gen_tok_per_s), rate},
-          {"prompt tokens", plain(&F::prompt_tokens), count},
-          {"cached tokens", plain(&F::cached_tokens), count},
-          {"computed tokens", plain(&F::computed_tokens), count},
-          {"loaded tokens", loaded([](const LoadFigures& l) { return l.loaded_tokens; }), count},
-          {"cold hits", loaded([](const LoadFigures& l) { return l.hits("cold"); }), count},
-          {"remote hits", loaded([](const LoadFigures& l) { return l.hits("remote"); }), count},
-          {"failed loads", loaded([](const LoadFigures& l) { return l.failed_loads; }), count},
-          {"similar tokens", similar(&S::similar_tokens), count},
-          {"accepted", similar(&S::accepted), count},
-          {"rejected", total(&S::rejected), count},
-          {"fallbacks", total(&S::fallbacks), count},
-          {"shadow tokens", similar(&S::shadow_tokens), count},
-          {"compared", similar(&S::compared), count},
-          {"mean KL", similar(&S::mean_kl, true), small},
-          {"p95 KL", similar(&S::p95_kl, true), small},
-          {"top-1 agreement", similar(&S::top1_agreement, true), percent},
-          {"hit rate", plain(&F::hit_rate), percent},
-          {"TTFT mean", plain(&F::ttft_mean), seconds},
-          {"TTFT p50", plain(&F::ttft_p50), seconds},
-          {"TTFT p95", plain(&F::ttft_p95), seconds},
-          {"ITL p50", plain(&F::itl_p50), seconds},
-          {"ITL p95", plain(&F::itl_p95), seconds},
-          {"latency mean", plain(&F::latency_mean), seconds},
-          {"latency p50", plain(&F::latency_p50), seconds},
-          {"latency p95", plain(&F::latency_p95), seconds},
+  return {{"requests", Of(&F::requests), count},
+          {"errors", Of(&F::errors), count},
+          {"deadline missed", Of(&F::deadline_missed), count},
+          {"wall", Of(&F::wall_s), seconds},
+          {"CPU", Of(&F::cpu_s), seconds},
+          {"requests/s", Of(&F::req_per_s), rate},
+          {"generated tokens/s", Of(&F::gen_tok_per_s), rate},
+          {"prompt tokens", Of(&F::prompt_tokens), count},
+          {"cached tokens", Of(&F::cached_tokens), count},
+          {"computed tokens", Of(&F::computed_tokens), count},
+          {"loaded tokens", OfLoads([](const LoadFigures& l) { return l.loaded_tokens; }), count},
+          {"cold hits", OfLoads([](const LoadFigures& l) { return l.hits("cold"); }), count},
+          {"remote hits", OfLoads([](const LoadFigures& l) { return l.hits("remote"); }), count},
+          {"failed loads", OfLoads([](const LoadFigures& l) { return l.failed_loads; }), count},
+          {"similar tokens", OfSimilar(&S::similar_tokens), count},
+          {"accepted", OfSimilar(&S::accepted), count},
+          {"rejected", SumOfSimilar(&S::rejected), count},
+          {"fallbacks", SumOfSimilar(&S::fallbacks), count},
+          {"shadow tokens", OfSimilar(&S::shadow_tokens), count},
+          {"compared", OfSimilar(&S::compared), count},
+          {"mean KL", OfSimilar(&S::mean_kl, true), small},
+          {"p95 KL", OfSimilar(&S::p95_kl, true), small},
+          {"top-1 agreement", OfSimilar(&S::top1_agreement, true), percent},
+          {"hit rate", Of(&F::hit_rate), percent},
+          {"TTFT mean", Of(&F::ttft_mean), seconds},
+          {"TTFT p50", Of(&F::ttft_p50), seconds},
+          {"TTFT p95", Of(&F::ttft_p95), seconds},
+          {"ITL p50", Of(&F::itl_p50), seconds},
+          {"ITL p95", Of(&F::itl_p95), seconds},
+          {"latency mean", Of(&F::latency_mean), seconds},
+          {"latency p50", Of(&F::latency_p50), seconds},
+          {"latency p95", Of(&F::latency_p95), seconds},
           {"client's CPU share", [](const F& f) { return f.client_cpu_share; }, percent},
-          {"peak KV in use", engine(&E::peak_kv_bytes), bytes},
-          {"running at peak", engine(&E::running_at_peak), count},
-          {"cached KV", engine(&E::cached_bytes), bytes},
-          {"peak resident", engine(&E::rss_bytes), bytes},
-          {"matching / wall", engine(&E::match_share), percent},
-          {"tracking / KV", engine(&E::tracking_share), percent}};
+          {"peak KV in use", OfEngine(&E::peak_kv_bytes), bytes},
+          {"running at peak", OfEngine(&E::running_at_peak), count},
+          {"cached KV", OfEngine(&E::cached_bytes), bytes},
+          {"peak resident", OfEngine(&E::rss_bytes), bytes},
+          {"matching / wall", OfEngine(&E::match_share), percent},
+          {"tracking / KV", OfEngine(&E::tracking_share), percent}};
 }
 
 }  // namespace
