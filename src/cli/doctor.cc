@@ -2,6 +2,7 @@
 // prompts, each with the setting to change. docs/operations.md explains the findings.
 //
 // Exit codes: 0 nothing to change, 1 findings, 2 bad input (also: nobody answers).
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
