@@ -1,11 +1,11 @@
 // Raw figures of the engine's operations, through Runner and Cache alone: what llama-bench and
 // llama-batched-bench measure.
 //
-//     prefill:N     N prompt tokens into an empty context                        (llama-bench -p N
-//     -n 0) decode:N      one sequence after N tokens                                  (llama-bench
-//     -p 0 -n T -d N) shared:BxN    B sequences at once over one shared context of N tokens
-//     (llama-batched-bench -pps) distinct:BxN  B sequences at once, each with its own copy of the
-//     context   (llama-batched-bench)
+//     prefill:N     N prompt tokens into an empty context (llama-bench -p N -n 0)
+//     decode:N      one sequence after N tokens (llama-bench -p 0 -n T -d N)
+//     shared:BxN    B sequences at once over one context of N tokens (llama-batched-bench -pps)
+//     distinct:BxN  B sequences at once, each with a copy of it (llama-batched-bench)
+//
 // Random tokens, no sampling, as those tools do.
 #pragma once
 

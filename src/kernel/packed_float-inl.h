@@ -1,7 +1,7 @@
 // Tiles of the products with float weights, compiled once per instruction set (Highway's
 // foreach_target pattern).
 //
-// Every kFloatChunk inputs are summed by fused multiply-adds in order, and the sums of the chunks
+// Every kChunk inputs are summed by fused multiply-adds in order, and the sums of the chunks
 // are added in order: more exact than one long sum, and with few rows several chunks can be under
 // way at once without changing a bit.
 #if defined(KVLINK_KERNEL_PACKED_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)

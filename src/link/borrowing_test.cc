@@ -61,7 +61,7 @@ TEST_F(BorrowingTest, BehindAChangedHeadRowsAreTheDonorsInPlace) {
   }
 }
 
-// Correctness test 6: positions, donor rows and own rows are three ways to count.
+// Positions, donor rows and own rows are three ways to count.
 TEST_F(BorrowingTest, AnyExactPrefixAndAnyChunksGiveTheSameRows) {
   for (uint32_t exact = 0; exact < 70; exact += 7) {
     for (const uint32_t chunk : {1u, 7u, 64u, 1000u}) {

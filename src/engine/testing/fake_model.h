@@ -4,7 +4,7 @@
 // pages), written to every layer and head of the real page through the span table, difference
 // cells included. The logits of a row are a hash of *all* rows 0..p as read through the span table.
 // So whatever a wrong share, fork, eviction, preemption or commit does to a row shows in the
-// tokens. FakeLogits computes the same without pages: the reference.
+// tokens. FakeModel::Logits computes the same without pages: the reference.
 //
 // Vocabulary: 0 is the end of generation; the others are letters, pairs, parts of UTF-8 characters
 // and one token without text.
