@@ -1,12 +1,12 @@
 #include "cli/service.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 
 namespace kvlink::cli {
