@@ -14,6 +14,10 @@ constexpr int kClientClosedRequest = 499;  // nginx's, for the log
 // Why a report is no answer, if it is none.
 std::optional<ApiError> ErrorOf(const engine::RequestReport& report,
                                 std::chrono::milliseconds deadline) {
+  // Not the queue's fault, which may be shorter next time: what the request needs is too much.
+  if (report.status.code() == StatusCode::kResourceExhausted) {
+    return ApiError{400, report.status.message(), "", "kv_memory_exceeded"};
+  }
   if (!report.status.ok()) return FromStatus(report.status);
   if (report.branches.empty()) return ApiError{500, "the engine answered nothing", "", ""};
   for (const engine::BranchResult& branch : report.branches) {

@@ -730,6 +730,16 @@ TEST_F(ServerTest, EventsBeyondTheInboxCancelTheRequest) {
   EXPECT_TRUE(Eventually([&] { return engine_->cancels() == 1; }));
 }
 
+// A client that heeded a 429 would have the same branches computed again and again.
+TEST_F(ServerTest, ARequestThatNeedsTooMuchMemoryIsNotAskedToComeAgain) {
+  Start();
+  engine_->set_failure(Status(StatusCode::kResourceExhausted, "branches at once: 4"));
+  const HttpReply reply = Post(kChat, ChatBody("hi", {{"n", 4}}));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["code"], "kv_memory_exceeded");
+  EXPECT_EQ(reply.headers.count("retry-after"), 0u);
+}
+
 TEST_F(ServerTest, AWholeAnswerIsNoSlowReaderHoweverManyTokensComeAtOnce) {
   options_.limits.max_pending_events = 1;
   Start();
