@@ -1,9 +1,9 @@
-"""The figures of docs/vllm.md: vLLM on CPU with and without the connector. Two cores, about ten minutes.
+"""The figures of docs/vllm.md: vLLM on CPU with and without the connector. Two cores, minutes each.
 
-usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady|lmcache
+usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady [N]|cores|lmcache
   restart   time to the first token of a 4,096-token prompt after a restart, with and without
-  steady    fresh prompts and decode: plain vLLM, the connector, and the connector on the cores that
-            vLLM takes by itself when it sees one
+  steady    fresh prompts and decode: plain vLLM and the connector, N rounds
+  cores     the same with the connector on the cores that vLLM takes by itself when it sees one
   lmcache   restart and fresh prompts with LMCache's connector beside `lmcache server`; needs lmcache in
             vLLM's environment (or on PYTHONPATH)
 """
@@ -24,7 +24,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests")]
 from vllm_process import Vllm, environment_of_vllm  # noqa: E402
 
 ENGINE = {"dtype": "bfloat16", "kv_cache_memory_bytes": 400 << 20, "max_num_batched_tokens": 4608}
-ROUNDS = 5
+ROUNDS, WARM_ROUNDS = 5, 3
+SETTLE_S = 2  # in which the connector writes what waits
 
 
 def prompt(seed, size):
@@ -60,33 +61,70 @@ def restart(folder, log):
           f"{metrics['vllm:kvlink_load_seconds']:.3f} s of loading in all")
 
 
-def steady(folder, log):
-    """Three engines that wait while another is measured, so that what else runs hits all alike."""
+class Alternating:
+    """Rounds of engines that wait while another is measured, so that what else runs hits all alike. A
+    ratio is the median over the rounds of an engine's figure / the first engine's beside it."""
+
+    def __init__(self, engines):
+        self._engines = engines
+        self._figures = {}  # what -> engine -> values
+
+    def run(self, rounds, measure):
+        """measure(vllm, round) -> {what: value}. Every other round goes backwards."""
+        for i in range(rounds):
+            for name in list(self._engines)[:: 1 if i % 2 == 0 else -1]:
+                for what, value in measure(self._engines[name], i).items():
+                    self._figures.setdefault(what, {}).setdefault(name, []).append(value)
+
+    def print(self):
+        for what, of_engine in self._figures.items():
+            print(f"  {what}")
+            first = next(iter(self._engines))
+            for name in self._engines:
+                values = of_engine[name]
+                ratios = [a / b for a, b in zip(values, of_engine[first])]
+                print(f"    {name:14} {spread(values)}  ratio {statistics.median(ratios):.3f} "
+                      f"({min(ratios):.3f} to {max(ratios):.3f})", flush=True)
+
+
+def fresh_round(vllm, i):
+    """Two prompts that nobody has seen, then time in which what waits is written; then decode alone."""
     from processes import cpu_seconds
 
-    tiers = {"ram_bytes": "256MiB", "cold_dir": str(folder / "cold")}
-    fresh, decode, cpu = ({name: [] for name in ("plain", "connector", "vLLM's cores")}
-                          for _ in range(3))
-    with Vllm(None, log, ENGINE) as plain, Vllm(tiers, log, ENGINE) as connector, \
-            Vllm({"ram_bytes": "64MiB"}, log, ENGINE, {}) as all_cores:
-        engines = {"plain": plain, "connector": connector, "vLLM's cores": all_cores}
-        for vllm in engines.values():
-            vllm.generate([prompt(99, 64)], 4)
-        for i in range(ROUNDS):
-            for name, vllm in engines.items():
-                before = cpu_seconds(vllm.process.pid)
-                prompts = [prompt(1000 + 10 * i + j, 1024) for j in range(2)]
-                fresh[name].append(vllm.generate(prompts, 48)["seconds"])
-                cpu[name].append(cpu_seconds(vllm.process.pid) - before)
-                decode[name] += vllm.ask(steps=48, rounds=2, prompt=prompt(50, 200))["all"]
-    print("alternating rounds; a ratio is the median over the rounds of this engine / plain")
-    for what, figures in (("two fresh prompts of 1,024 tokens, 48 tokens each, s", fresh),
-                          ("CPU time of that, all processes, s", cpu),
-                          ("decode alone, s a token", decode)):
-        print(f"  {what}")
-        for name, values in figures.items():
-            ratio = statistics.median(a / b for a, b in zip(values, figures["plain"]))
-            print(f"    {name:14} {spread(values)}  ratio {ratio:.3f}")
+    before = cpu_seconds(vllm.process.pid)
+    seconds = vllm.generate([prompt(1000 + 10 * i + j, 1024) for j in range(2)], 48)["seconds"]
+    busy = cpu_seconds(vllm.process.pid) - before
+    time.sleep(SETTLE_S)
+    after = cpu_seconds(vllm.process.pid) - before
+    decode = vllm.ask(steps=48, rounds=1, prompt=prompt(50, 200))["median"]
+    return {"two fresh prompts of 1,024 tokens, 48 tokens each, s": seconds,
+            "CPU time of that, all processes, s": busy,
+            f"CPU time with the {SETTLE_S} s after it, s": after,
+            "decode alone, s a token": decode}
+
+
+def steady(folder, log):
+    """Plain vLLM and the connector, whose RAM is full after the rounds that are not counted."""
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
+    tiers = {"ram_bytes": f"{WARM_ROUNDS * 45}MiB", "cold_dir": str(folder / "cold")}
+    with Vllm(None, log, ENGINE) as plain, Vllm(tiers, log, ENGINE) as connector:
+        engines = {"plain": plain, "connector": connector}
+        Alternating(engines).run(WARM_ROUNDS, lambda vllm, i: fresh_round(vllm, 1000 + i))
+        figures = Alternating(engines)
+        figures.run(rounds, fresh_round)
+        figures.print()
+        metrics = connector.metrics()
+        print(f"  connector: {metrics['vllm:kvlink_save_blocks']:.0f} blocks in all, "
+              f"{metrics['vllm:kvlink_save_blocks_dropped']:.0f} dropped")
+
+
+def cores(folder, log):
+    """The connector on the cores that vLLM takes by itself when it sees one."""
+    with Vllm(None, log, ENGINE) as plain, \
+            Vllm({"ram_bytes": "64MiB", "cold_dir": str(folder / "cold")}, log, ENGINE, {}) as taken:
+        figures = Alternating({"plain": plain, "vLLM's cores": taken})
+        figures.run(3, fresh_round)
+        figures.print()
 
 
 @contextlib.contextmanager
@@ -163,7 +201,7 @@ def main():
     environment_of_vllm()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "vllm.log"
-        {"restart": restart, "steady": steady, "lmcache": lmcache}[sys.argv[1]](Path(folder), log)
+        {"restart": restart, "steady": steady, "cores": cores, "lmcache": lmcache}[sys.argv[1]](Path(folder), log)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "base/endian.h"
-#include "convert.h"
+#include "pages.h"
+#include "store_handle.h"
 #include "tier/chain_digest.h"
 #include "tier/cold_tier.h"
 #include "tier/memory_tier.h"
 #include "tier/remote_tier.h"
-#include "tier/tier_store.h"
 
 namespace kvlink::python {
 namespace {
@@ -23,34 +23,10 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-milliseconds Duration(double seconds, const char* what) {
-  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e6) {
-    Throw(StatusCode::kInvalidArgument,
-          std::string(what) + " is " + std::to_string(seconds) + ", no number of seconds");
-  }
-  return milliseconds(static_cast<int64_t>(std::ceil(seconds * 1e3)));
-}
-
-tier::Identity IdentityFrom(const py::handle& key, const char* what) {
-  const Bytes bytes(key, what, Bytes::Access::kRead);
-  tier::Identity identity;
-  bytes.RequireSize(identity.size());
-  std::copy_n(bytes.data(), identity.size(), identity.begin());
-  return identity;
-}
-
 std::vector<tier::Identity> IdentitiesFrom(const py::iterable& keys) {
   std::vector<tier::Identity> identities;
   for (const py::handle key : keys) identities.push_back(IdentityFrom(key, "key"));
   return identities;
-}
-
-tier::BlockName NameOf(const tier::Identity& identity) {
-  tier::BlockName name;
-  name.kind = tier::PayloadKind::kOpaque;
-  name.key = tier::AddressOf(identity);
-  name.identity = identity;
-  return name;
 }
 
 py::bytes AddressBytes(const tier::BlockKey& key) {
@@ -69,54 +45,29 @@ tier::Compression CompressionFrom(const std::string& name) {
         "compression is '" + name + "', but must be none, lz4 or zstd");
 }
 
-class StoreHandle {
- public:
-  StoreHandle(tier::TierStoreOptions options, std::vector<std::unique_ptr<tier::BlockTier>> tiers) {
-    for (const auto& tier : tiers) names_.emplace_back(tier->name());
-    store_ = tier::TierStore::Create(std::move(options), std::move(tiers));
-  }
-  ~StoreHandle() {
-    const py::gil_scoped_release released;  // its threads end
-    store_.reset();
-  }
-  StoreHandle(const StoreHandle&) = delete;
-  StoreHandle& operator=(const StoreHandle&) = delete;
-
-  // For a call without the GIL: it stays, whoever closes it meanwhile.
-  std::shared_ptr<tier::TierStore> share() const {
-    if (store_ == nullptr) Throw(StatusCode::kFailedPrecondition, "the block store is closed");
-    return store_;
-  }
-  bool is_closed() const { return store_ == nullptr; }
-  const std::vector<std::string>& names() const { return names_; }
-  void Close(double drain_s) {
-    const milliseconds patience = Duration(drain_s, "drain_s");
-    if (store_ == nullptr) return;
-    std::shared_ptr<tier::TierStore> store = std::move(store_);
-    store_.reset();
-    const py::gil_scoped_release released;
-    if (patience.count() > 0) store->Drain(steady_clock::now() + patience);
-    store.reset();
-  }
-
- private:
-  std::shared_ptr<tier::TierStore> store_;
-  std::vector<std::string> names_;  // by tier
-};
-
-using StorePointer = std::shared_ptr<StoreHandle>;
-
 StorePointer MakeStore(const std::string& model, uint64_t ram_bytes,
                        const std::optional<std::string>& cold_dir, uint64_t cold_bytes,
                        const std::optional<std::string>& remote, const std::string& remote_ca_file,
                        double remote_ttl_s, const std::string& compression, uint64_t queue_bytes,
-                       double load_timeout_s, double store_timeout_s) {
+                       double load_timeout_s, double store_timeout_s, double write_share,
+                       int writer_nice) {
+  if (!(write_share >= 0)) {
+    Throw(StatusCode::kInvalidArgument,
+          "write_share is " + std::to_string(write_share) + ", but must be a number from 0 on");
+  }
+  if (writer_nice < 0 || writer_nice > 19) {
+    Throw(StatusCode::kInvalidArgument,
+          "writer_nice is " + std::to_string(writer_nice) + ", but must be 0 to 19");
+  }
   tier::TierStoreOptions options;
   options.model_fingerprint = model;
   options.compression = CompressionFrom(compression);
   options.queue_bytes = queue_bytes;
   options.load_timeout = Duration(load_timeout_s, "load_timeout_s");
   options.store_timeout = Duration(store_timeout_s, "store_timeout_s");
+  options.pace = std::make_shared<tier::WritePace>(write_share, options.clock);
+  options.paced_from = ram_bytes > 0 ? 1 : 0;
+  options.writer_nice = writer_nice;
   std::vector<std::unique_ptr<tier::BlockTier>> tiers;
   if (ram_bytes > 0) tiers.push_back(std::make_unique<tier::MemoryTier>(ram_bytes, "ram"));
   if (cold_dir) {
@@ -314,7 +265,8 @@ py::dict StatsOf(const tier::TierStats& stats) {
       py::arg("hits") = stats.hits, py::arg("misses") = stats.misses,
       py::arg("stored") = stats.stored, py::arg("promoted") = stats.promoted,
       py::arg("bytes_read") = stats.bytes_read, py::arg("bytes_written") = stats.bytes_written,
-      py::arg("queue_drops") = stats.queue_drops, py::arg("errors") = errors,
+      py::arg("queue_drops") = stats.queue_drops,
+      py::arg("write_cpu_s") = stats.write_cpu_us * 1e-6, py::arg("errors") = errors,
       py::arg("breaker") = tier::BreakerStateName(stats.breaker),
       py::arg("breaker_openings") = stats.breaker_openings,
       py::arg("queued_blocks") = stats.queued_blocks, py::arg("queued_bytes") = stats.queued_bytes,
@@ -335,18 +287,64 @@ py::dict AllStats(const StorePointer& self) {
 
 }  // namespace
 
+milliseconds Duration(double seconds, const char* what) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e6) {
+    Throw(StatusCode::kInvalidArgument,
+          std::string(what) + " is " + std::to_string(seconds) + ", no number of seconds");
+  }
+  return milliseconds(static_cast<int64_t>(std::ceil(seconds * 1e3)));
+}
+
+tier::Identity IdentityFrom(const py::handle& key, const char* what) {
+  const Bytes bytes(key, what, Bytes::Access::kRead);
+  tier::Identity identity;
+  bytes.RequireSize(identity.size());
+  std::copy_n(bytes.data(), identity.size(), identity.begin());
+  return identity;
+}
+
+tier::BlockName NameOf(const tier::Identity& identity) {
+  tier::BlockName name;
+  name.kind = tier::PayloadKind::kOpaque;
+  name.key = tier::AddressOf(identity);
+  name.identity = identity;
+  return name;
+}
+
+void StoreHandle::Close(double drain_s) {
+  const milliseconds patience = Duration(drain_s, "drain_s");
+  if (store_ == nullptr) return;
+  std::shared_ptr<tier::TierStore> store = std::move(store_);
+  store_.reset();
+  const py::gil_scoped_release released;
+  if (patience.count() > 0) store->Drain(steady_clock::now() + patience);
+  store.reset();
+}
+
 void BindStore(py::module_& module) {
   constexpr double kTimeout = 5.0;
+  py::class_<Pages>(module, "Pages")
+      .def(py::init<const py::iterable&>(), py::arg("layers"))
+      .def_property_readonly("num_blocks", &Pages::num_blocks)
+      .def_property_readonly("block_bytes", &Pages::block_bytes);
   py::class_<StoreHandle, StorePointer>(module, "BlockStore")
       .def(py::init(&MakeStore), py::kw_only(), py::arg("model"), py::arg("ram_bytes") = 0,
            py::arg("cold_dir") = py::none(), py::arg("cold_bytes") = uint64_t{10} << 30,
            py::arg("remote") = py::none(), py::arg("remote_ca_file") = "",
            py::arg("remote_ttl_s") = 24.0 * 3600, py::arg("compression") = "none",
            py::arg("queue_bytes") = uint64_t{256} << 20, py::arg("load_timeout_s") = 0.5,
-           py::arg("store_timeout_s") = 2.0)
+           py::arg("store_timeout_s") = 2.0, py::arg("write_share") = 1.0,
+           py::arg("writer_nice") = 0)
       .def_property_readonly("tiers", [](const StorePointer& self) { return self->names(); })
       .def("put", &Put, py::arg("key"), py::arg("data"), py::kw_only(),
            py::arg("parent") = py::none(), py::arg("cost_us") = 0.0)
+      .def("put_pages", &PutPages, py::arg("pages"), py::arg("block_ids"), py::arg("keys"),
+           py::arg("parents"), py::kw_only(), py::arg("cost_us") = 0.0)
+      .def("begin_step", [](const StorePointer& self) { self->pace().BeginStep(); })
+      .def(
+          "end_step",
+          [](const StorePointer& self, double cpu_s) { self->pace().EndStep(cpu_s * 1e6); },
+          py::arg("cpu_s"))
       .def("locate", &Locate, py::arg("keys"), py::arg("timeout_s") = 0.25)
       .def("load", &Load, py::arg("keys"), py::arg("buffers"), py::arg("timeout_s") = kTimeout)
       .def("get", &Get, py::arg("key"), py::arg("timeout_s") = kTimeout)

@@ -311,20 +311,38 @@ class Cache:
     def __enter__(self) -> "Cache": ...
     def __exit__(self, *exception: object) -> None: ...
 
+class Pages:
+    """Another engine's KV pages: block i is what layers[0][i], layers[1][i] ... hold, one behind the
+    other.
+
+    layers: arrays [num_blocks, ...], C-contiguous but for the distance between blocks; held, not
+    copied.
+    """
+
+    def __init__(self, layers: Iterable[Buffer]) -> None: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+
 class BlockStore:
     """Blocks of bytes in a stack of tiers: RAM, disk (RocksDB), Redis. From any thread.
 
     Keys are 32 bytes, a full-strength digest (`block_keys`, `digest`). A block that fails a check on
     its way up is a miss. model: goes into every block and is compared on every load. remote:
     redis://[[user]:password@]host[:port][,host[:port]...] or rediss://. A tier that is away is no
-    error: its blocks are misses until it answers.
+    error: its blocks are misses until it answers. write_share: between begin_step and end_step, and
+    until 20 ms after, disk and Redis are written for at most this share of the steps' CPU time (and
+    100 ms at the start); what waits keeps its place in the queue. From 1 on nothing waits.
+    writer_nice: of the threads that write, 0 to 19.
     """
 
     def __init__(
         self, *, model: str, ram_bytes: int = 0, cold_dir: Optional[str] = None,
         cold_bytes: int = 10 << 30, remote: Optional[str] = None, remote_ca_file: str = "",
         remote_ttl_s: float = 86400.0, compression: str = "none", queue_bytes: int = 256 << 20,
-        load_timeout_s: float = 0.5, store_timeout_s: float = 2.0,
+        load_timeout_s: float = 0.5, store_timeout_s: float = 2.0, write_share: float = 1.0,
+        writer_nice: int = 0,
     ) -> None: ...
     @property
     def tiers(self) -> list[str]:
@@ -333,6 +351,15 @@ class BlockStore:
         self, key: Buffer, data: Buffer, *, parent: Optional[Buffer] = None, cost_us: float = 0.0
     ) -> bool:
         """Copies `data` and writes it behind. False: every tier has it, or none takes it now."""
+    def put_pages(
+        self, pages: Pages, block_ids: Seq[int], keys: Iterable[Buffer],
+        parents: Iterable[Optional[Buffer]], *, cost_us: float = 0.0
+    ) -> list[bool]:
+        """`put` of each of these blocks, copied once from where it lies, without the GIL."""
+    def begin_step(self) -> None:
+        """The engine computes from now on."""
+    def end_step(self, cpu_s: float) -> None:
+        """The step took that much CPU time. (Does nothing for a store that is closed.)"""
     def locate(self, keys: Iterable[Buffer], timeout_s: float = 0.25) -> list[Optional[str]]:
         """The fastest tier that has each key. Redis is asked, within timeout_s, for keys that nobody
         here knows; 0: not asked."""

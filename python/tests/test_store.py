@@ -141,6 +141,81 @@ def test_keys_are_the_librarys_own_chain():
     assert kvlink.block_keys(tokens, 8, "f", "t", "s") == _kvlink.chain_digests(tokens, 8, extras)
 
 
+def strided_layers(num_blocks=6):
+    """Three layers' pages: one array a layer, one with room between its blocks, one of small pages."""
+    random = np.random.default_rng(5)
+    wide = random.integers(0, 256, (num_blocks, 5000), dtype=np.uint8)
+    return [random.integers(0, 256, (num_blocks, 2, 8, 64), dtype=np.uint8), wide[:, 100:3100],
+            random.integers(0, 60000, (num_blocks, 7), dtype=np.uint16)]
+
+
+def page_bytes(layers, block_id):
+    return b"".join(layer[block_id].tobytes() for layer in layers)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_pages_are_stored_as_they_lie_layer_after_layer(tmp_path, compression):
+    layers = strided_layers()
+    pages = kvlink.Pages(layers)
+    assert pages.num_blocks == 6 and pages.block_bytes == 1024 + 3000 + 14
+    with kvlink.BlockStore(model="m", ram_bytes=1 << 20, cold_dir=str(tmp_path / "c"),
+                           compression=compression) as store:
+        assert store.put_pages(pages, [4, 0, 5], KEYS[:3], [None, *KEYS[:2]]) == [True] * 3
+        wanted = [page_bytes(layers, block_id) for block_id in (4, 0, 5)]
+        layers[0][:] = 0  # what is stored is a copy
+        assert store.drain(20)
+        assert store.put_pages(pages, [4], KEYS[:1], [None]) == [False]  # it is everywhere
+        for key, data in zip(KEYS, wanted):
+            assert store.get(key) == data
+        assert store.put_pages(pages, [], [], []) == []
+    with kvlink.BlockStore(model="m", cold_dir=str(tmp_path / "c")) as store:
+        for key, data in zip(KEYS, wanted):
+            assert store.get(key) == data
+
+
+def test_pages_that_do_not_lie_as_blocks_are_refused():
+    layers = strided_layers()
+    for bad, message in [([], "a block has 0 bytes"), ([layers[0], np.zeros(5)], "layer 1 has 5 blocks"),
+                         ([layers[0].transpose(0, 3, 1, 2)], "layer 0 is not C-contiguous"),
+                         ([layers[1][::-1]], "layer 0 is not"), ([7], "layer 0 is no buffer")]:
+        with pytest.raises(kvlink.InvalidArgumentError, match=message):
+            kvlink.Pages(bad)
+    pages = kvlink.Pages(layers)
+    with kvlink.BlockStore(model="m", ram_bytes=1 << 20) as store:
+        for ids, keys, parents, message in [
+            ([6], KEYS[:1], [None], "block id 6 of 6"), ([-1], KEYS[:1], [None], "block id -1"),
+            ([0], KEYS[:2], [None], "2 keys, but 1 block ids"),
+            ([0], KEYS[:1], [], "1 keys, but 0 parents"), ([0], [b"k"], [None], "key has 1 bytes"),
+            ([0], KEYS[:1], [b"p"], "parent has 1 bytes"),
+        ]:
+            with pytest.raises(kvlink.InvalidArgumentError, match=message):
+                store.put_pages(pages, ids, keys, parents)
+        assert store.stats()["ram"]["queued_blocks"] == 0
+
+
+def eventually(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "not within 60 s"
+        time.sleep(0.01)
+
+
+def test_beside_steps_the_disk_waits_and_ram_does_not(tmp_path):
+    with kvlink.BlockStore(model="m", ram_bytes=1 << 20, cold_dir=str(tmp_path / "c"),
+                           write_share=0, writer_nice=5) as store:
+        store.begin_step()
+        assert store.put(KEYS[0], block(0))
+        eventually(lambda: store.locate(KEYS[:1]) == ["ram"])
+        assert store.stats()["cold"]["stored"] == 0 and store.stats()["cold"]["queued_blocks"] == 1
+        store.end_step(10.0)  # of which nothing may be spent; but then it is idle
+        eventually(lambda: store.stats()["cold"]["stored"] == 1)
+        assert store.stats()["cold"]["write_cpu_s"] > 0
+        store.begin_step()
+        store.put(KEYS[1], block(1))
+        assert store.drain(20)  # does not wait for the step
+        assert store.stats()["cold"]["stored"] == 2
+
+
 def test_wrong_arguments_are_refused_with_the_value(tmp_path):
     with pytest.raises(kvlink.InvalidArgumentError, match="no tier"):
         kvlink.BlockStore(model="m")
@@ -148,6 +223,9 @@ def test_wrong_arguments_are_refused_with_the_value(tmp_path):
         kvlink.BlockStore(model="m", ram_bytes=1, compression="gzip")
     with pytest.raises(kvlink.KvlinkError):
         kvlink.BlockStore(model="m", remote="http://nowhere")
+    for name, value in (("write_share", -0.5), ("write_share", float("nan")), ("writer_nice", 20)):
+        with pytest.raises(kvlink.InvalidArgumentError, match=f"{name} is {value}"):
+            kvlink.BlockStore(model="m", ram_bytes=1, **{name: value})
     with pytest.raises(TypeError):
         kvlink.BlockStore(model="m", ram_bytes=-1)
     with kvlink.BlockStore(model="m", ram_bytes=1 << 20) as store:

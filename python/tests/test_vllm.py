@@ -51,6 +51,7 @@ def cold(tmp_path_factory, plain):
         assert again["cached"] == [5 * BLOCK, 5 * BLOCK, 2 * BLOCK]
         metrics = vllm.metrics()
         assert metrics["vllm:kvlink_load_blocks_ram"] >= 8
+        assert metrics["vllm:kvlink_save_blocks"] >= 8
         assert metrics["vllm:external_prefix_cache_hits"] >= 8 * BLOCK
         # Another salt sees nothing of it, and the same salt does.
         salted = vllm.generate([PROMPTS[2]], salt="mine")
@@ -135,7 +136,10 @@ torch.manual_seed(0)
 flat = torch.randn(3, 10, 2, 8, 16).to(torch.bfloat16)
 layers = [flat[i] for i in range(3)]
 host, device = pages_of(layers, 10), DevicePages(layers)
-assert isinstance(host, HostPages) and host.block_bytes == device.block_bytes == 3 * 2 * 8 * 16 * 2
+assert isinstance(host, HostPages) and host.direct is not None and device.direct is None
+assert host.direct.num_blocks == 10 and host.direct.block_bytes == host.block_bytes
+assert pages_of([layer.transpose(1, 2) for layer in layers], 10).direct is None
+assert host.block_bytes == device.block_bytes == 3 * 2 * 8 * 16 * 2
 a, b = (np.zeros((3, host.block_bytes), np.uint8) for _ in range(2))
 host.gather([7, 0, 3], a); device.gather([7, 0, 3], b)
 assert (a == b).all() and a.any()

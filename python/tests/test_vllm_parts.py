@@ -1,12 +1,16 @@
 """Options, fingerprints and the observer."""
 
-from types import SimpleNamespace
+import importlib
+import sys
+import time
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kvlink
 from kvlink.vllm.fingerprint import file_digest, fingerprint, folder_digest, weights_in_key
+from kvlink.vllm.messages import StepPlan
 from kvlink.vllm.observer import Observer, attention_traits, token_texts
 from kvlink.vllm.options import ConnectorOptions, byte_size
 from vllm_fakes import FakeRequest
@@ -21,12 +25,15 @@ def test_sizes_are_read_as_people_write_them():
 
 
 def test_options_are_checked_by_name_and_value(monkeypatch):
-    options = ConnectorOptions.parse({"ram_bytes": "1MiB", "cold_dir": "/c", "drain_s": 1})
+    options = ConnectorOptions.parse({"ram_bytes": "1MiB", "cold_dir": "/c", "drain_s": 1,
+                                      "write_share": 1})
     assert options.ram_bytes == 1 << 20 and options.drain_s == 1.0 and options.load == "async"
+    assert options.write_share == 1.0
     for config, message in [
         ({"ram": 1}, "no option 'ram'"), ({"load": "soon"}, "load is 'soon'"),
         ({"similar": True}, "similar is True"), ({"ram_bytes": "x"}, "ram_bytes is 'x'"),
         ({"save_generated": 1}, "save_generated is 1"), ({"drain_s": -1}, "drain_s is -1"),
+        ({"write_share": "much"}, "write_share is 'much'"),
         ({"cold_dir": 5}, "cold_dir is 5"), ({"ram_bytes": 0}, "no tier"),
         ({"remote": "env:KVLINK_NO_SUCH"}, "KVLINK_NO_SUCH"),
     ]:
@@ -159,3 +166,61 @@ def test_a_model_that_does_not_permit_it_is_not_observed(caplog):
     config = SimpleNamespace(rope_theta=1e4, sliding_window=512)
     assert Observer.create(config, FakeTokenizer(), {}) is None
     assert "not observed" in caplog.text
+
+
+@pytest.fixture
+def connector_module(monkeypatch):
+    """kvlink.vllm.connector on empty stand-ins for vLLM and torch; the real ones are in test_vllm.py."""
+    base = ModuleType("vllm.distributed.kv_transfer.kv_connector.v1.base")
+    metrics = ModuleType("vllm.distributed.kv_transfer.kv_connector.v1.metrics")
+
+    class Base:
+        def bind_connector_metadata(self, metadata):
+            self.metadata = metadata
+
+        def _get_connector_metadata(self):
+            return self.metadata
+
+    base.KVConnectorBase_V1 = Base
+    for name in ("KVConnectorHandshakeMetadata", "KVConnectorMetadata", "KVConnectorRole",
+                 "KVConnectorWorkerMetadata"):
+        setattr(base, name, type(name, (), {}))
+    for name in ("KVConnectorPromMetrics", "KVConnectorStats"):
+        setattr(metrics, name, type(name, (), {}))
+    torch = ModuleType("torch")
+    torch.get_num_threads = lambda: 3
+    path = ""
+    for part in base.__name__.split("."):
+        path = f"{path}.{part}" if path else part
+        monkeypatch.setitem(sys.modules, path, ModuleType(path))
+    for module in (base, metrics, torch):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("kvlink.vllm.connector", "kvlink.vllm.stats"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("kvlink.vllm.connector")
+    for name in ("kvlink.vllm.connector", "kvlink.vllm.stats"):
+        sys.modules.pop(name, None)
+
+
+def test_a_step_begins_before_its_loads_and_ends_behind_its_saves(connector_module):
+    connector = object.__new__(connector_module.KVLinkConnector)
+    calls = []
+
+    class Worker:
+        def __getattr__(self, name):
+            return lambda *orders: calls.append((name, *orders))
+
+    connector._worker = Worker()
+    plan = StepPlan(loads=["load"], saves=["save"])
+    connector.bind_connector_metadata(connector_module.KVLinkMetadata(plan))
+    connector.start_load_kv(None)
+    connector.wait_for_save()
+    assert calls == [("begin_step",), ("start_loads", ["load"]), ("save", ["save"]), ("end_step",)]
+
+
+def test_computing_is_cpu_time_of_all_threads_on_cpu_and_time_elsewhere(connector_module):
+    clock = connector_module.step_clock("cpu")
+    low = 3 * time.thread_time()
+    now = clock()
+    assert low <= now <= 3 * time.thread_time()
+    assert connector_module.step_clock("cuda") is time.monotonic

@@ -27,6 +27,14 @@ def fake():
     fake.close()
 
 
+def eventually(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("not within 60 s")
+
+
 def serve(fake, name, tokens, **options):
     extra = {key: options.pop(key) for key in ("salt", "lora") if key in options}
     request = FakeRequest(name, tokens, **extra)
@@ -207,7 +215,7 @@ def test_evicted_blocks_are_no_longer_offered():
     serve(fake, "a", range(30))
     for i in range(10):
         serve(fake, f"b{i}", range(100 * i + 1000, 100 * i + 1030))
-        fake.worker._next_eviction_check = 0
+        fake.worker._next_look = 0
         fake.report()
     assert serve(fake, "c", range(30))[0] == 0
     assert "load_blocks_failed" not in fake.counters
@@ -370,10 +378,58 @@ def test_random_requests_always_get_the_rows_that_computing_gives(tmp_path):
     fake.close()
 
 
-def test_more_blocks_than_are_staged_at_once_come_through(monkeypatch):
+@pytest.mark.parametrize("direct", [True, False])
+def test_more_blocks_than_are_staged_at_once_come_through(monkeypatch, direct):
+    """direct: read where they lie; or gathered first, as from a device."""
     monkeypatch.setattr("kvlink.vllm.worker.STAGING_BYTES", 3 * 128)
+    if not direct:
+        monkeypatch.setattr("kvlink.vllm.pages.Pages", lambda layers: None)
     fake = FakeVllm(ram())
-    assert len(fake.worker._save_rows) == 3
+    assert (fake.worker._pages.direct is None) != direct
+    assert (fake.worker._save_rows is None) == direct and len(fake.worker._load_rows) == 3
     serve(fake, "a", range(41))
     assert serve(fake, "b", range(41)) == (40, 1)
+    counters = fake.worker.take_counters()
+    assert counters["save_blocks"] == 10 and "save_blocks_dropped" not in counters
+    assert counters["save_bytes"] == counters["load_bytes"] == 10 * 128
     fake.close()
+
+
+def test_blocks_that_no_queue_takes_are_counted_and_not_waited_for():
+    fake = FakeVllm(kvlink.BlockStore(model="m", ram_bytes=1 << 20, queue_bytes=100))
+    request = FakeRequest("a", range(18))
+    fake.scheduler.track(request)
+    plan = fake.scheduler.build(step_output({"a": 18}, {"a": 0}, {"a": list(range(5))}, ["a"]))
+    fake.worker.save(plan.saves)
+    counters = fake.worker.take_counters()
+    assert counters["save_blocks_dropped"] == 4 and "save_blocks" not in counters
+    assert fake.worker.report() is None and not fake.worker._unconfirmed
+    fake.close()
+
+
+def test_a_block_that_left_ram_before_the_disk_had_it_is_offered_when_the_disk_has_it(tmp_path):
+    """Beside steps the disk waits (write_share 0); RAM has room for three blocks."""
+    store = kvlink.BlockStore(model="m", ram_bytes=3 * 270, cold_dir=str(tmp_path), write_share=0)
+    fake = FakeVllm(store)
+    worker = fake.worker
+    worker._next_look = float("inf")  # it looks when it is told to
+    request = FakeRequest("a", range(26))
+    fake.scheduler.track(request)
+    addresses = [rank_key(key, 0, 0)[:16]
+                 for key in fake.scheduler._keys_of(fake.scheduler._requests["a"])]
+    worker.begin_step()
+    for first in (0, 3):
+        plan = fake.scheduler.build(step_output({"a": 12}, {"a": 4 * first}, {"a": list(range(7))},
+                                                ["a"] if first == 0 else []))
+        worker.save(plan.saves)
+        eventually(lambda stored=first + 3: store.stats()["ram"]["stored"] == stored)
+        assert worker.report().stored == addresses[first : first + 3]
+    worker._look()
+    assert set(worker.report().dropped) == set(addresses[:3])
+    assert store.stats()["cold"]["stored"] == 0
+    worker.end_step()
+    eventually(lambda: store.stats()["cold"]["stored"] == 6)
+    worker._look()
+    assert set(worker.report().stored) == set(addresses[:3])
+    fake.close()
+

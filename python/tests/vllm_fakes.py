@@ -96,9 +96,11 @@ class FakeVllm:
             output = step_output({request.request_id: count}, {request.request_id: done},
                                  {request.request_id: table}, new=[request.request_id] if new else [])
             plan = self.scheduler.build(output)
+            self.worker.begin_step()
             self.worker.start_loads(plan.loads)
             self.compute(request, table, done, done + count)
             self.worker.save(plan.saves)
+            self.worker.end_step()
             invalid = self.worker.take_invalid()
             self.report()
             done, computed, new = done + count, computed + count, False
@@ -113,6 +115,7 @@ class FakeVllm:
     def report(self):
         """What the workers wrote behind is on its way; the next step reports it."""
         self.worker._store.drain(20)
+        self.worker._pool.submit(int).result(60)  # and what it looks for beside the steps
         report = self.worker.report()
         if report is not None:
             self.scheduler.reported({(0, 0): report})

@@ -7,6 +7,7 @@ must know vLLM: its configuration, its registration hooks, its base classes.
 
 import logging
 import os
+import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,8 @@ logger = logging.getLogger("vllm.kvlink")
 BLOCK_FORMAT = "vllm block 1"
 # Every token's K and V stay until the request ends, in pages that one block id names.
 SUPPORTED_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
+# Of the threads that write: a core that both want is the model's, nine parts of ten.
+WRITER_NICE = 10
 
 
 @dataclass
@@ -90,6 +93,15 @@ def numeric_path():
         return "cuda " + ".".join(map(str, torch.cuda.get_device_capability()))
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     return f"cpu {torch.backends.cpu.get_cpu_capability()} amx={int(amx)}"
+
+
+def step_clock(device):
+    """Seconds of computing, for the difference over a step. On CPU that is CPU time: the thread that
+    calls computes, and the others of its team as long. Elsewhere it is time."""
+    if device != "cpu":
+        return time.monotonic
+    threads = torch.get_num_threads()
+    return lambda: threads * time.thread_time()
 
 
 def model_parts(vllm_config, options, block_size):
@@ -164,7 +176,7 @@ class KVLinkConnector(KVConnectorBase_V1):
                                                   trust_remote_code=model.trust_remote_code)
         return Observer.create(model.hf_text_config, tokenizer, self._counters)
 
-    def _make_worker(self):
+    def _make_worker(self, device):
         from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
         options, parallel = self._options, self._vllm_config.parallel_config
@@ -180,9 +192,10 @@ class KVLinkConnector(KVConnectorBase_V1):
                 cold_bytes=options.cold_bytes, remote=options.remote,
                 remote_ca_file=options.remote_ca_file, remote_ttl_s=options.remote_ttl_s,
                 compression=options.compression, queue_bytes=options.queue_bytes,
-                load_timeout_s=options.load_timeout_s)
+                load_timeout_s=options.load_timeout_s, write_share=options.write_share,
+                writer_nice=WRITER_NICE)
         self._rank = rank
-        return WorkerSide(options, store, rank)
+        return WorkerSide(options, store, rank, step_clock=step_clock(device))
 
     def register_kv_caches(self, kv_caches):
         names = list(self._kv_cache_config.kv_cache_groups[0].layer_names)
@@ -200,7 +213,7 @@ class KVLinkConnector(KVConnectorBase_V1):
             "device": tensors[0].device.type,
             "numeric_path": numeric_path(),
         }
-        self._worker = self._make_worker()
+        self._worker = self._make_worker(tensors[0].device.type)
         self._worker.register(pages_of(tensors, self._kv_cache_config.num_blocks), str(layout))
 
     def get_handshake_metadata(self):
@@ -215,6 +228,10 @@ class KVLinkConnector(KVConnectorBase_V1):
 
     # --- Worker -----------------------------------------------------------------------------------
 
+    def bind_connector_metadata(self, connector_metadata):
+        super().bind_connector_metadata(connector_metadata)
+        self._worker.begin_step()
+
     def start_load_kv(self, forward_context, **kwargs):
         self._worker.start_loads(self._get_connector_metadata().plan.loads)
 
@@ -226,6 +243,7 @@ class KVLinkConnector(KVConnectorBase_V1):
 
     def wait_for_save(self):
         self._worker.save(self._get_connector_metadata().plan.saves)
+        self._worker.end_step()
 
     def get_finished(self, finished_req_ids):
         return None, self._worker.take_finished() or None

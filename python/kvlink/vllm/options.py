@@ -34,6 +34,7 @@ class ConnectorOptions:
     remote_ttl_s: float = 24 * 3600.0
     compression: str = "none"
     queue_bytes: int = 512 << 20
+    write_share: float = 0.03
     load: str = "async"
     load_timeout_s: float = 5.0
     lookup_timeout_s: float = 0.1

@@ -1,21 +1,28 @@
 """vLLM's KV pages as blocks of bytes.
 
 A block is, layer after layer, what one block id names in that layer's tensor [num_blocks, ...]; what
-lies inside is the attention kernel's business. In host memory NumPy copies it (without the GIL); on a
-device torch gathers and scatters whole batches, so that there is one transfer a layer.
+lies inside is the attention kernel's business. In host memory the store reads blocks where they lie, so
+that saving copies a byte once, and NumPy copies what was loaded; on a device torch gathers and scatters
+whole batches, so that there is one transfer a layer.
 """
 
 import numpy as np
 
+from kvlink._kvlink import Pages
+
 
 class HostPages:
-    """layers: uint8 arrays [num_blocks, ...] over the pages themselves, equal num_blocks."""
+    """layers: uint8 arrays [num_blocks, ...] over the pages themselves, equal num_blocks. direct: the
+    same for the store to read from; None where a block's bytes are not in the order of the shape."""
 
     def __init__(self, layers):
         self.layers = layers
         self.num_blocks = layers[0].shape[0]
         self.layer_bytes = [int(np.prod(layer.shape[1:])) for layer in layers]
         self.block_bytes = sum(self.layer_bytes)
+        in_order = all(layer[:1].flags.c_contiguous and layer.strides[0] >= size
+                       for layer, size in zip(self.layers, self.layer_bytes))
+        self.direct = Pages(layers) if in_order else None
 
     def gather(self, block_ids, out):
         """Copies blocks to out [len(block_ids), block_bytes], uint8."""
@@ -38,6 +45,8 @@ class HostPages:
 
 class DevicePages:
     """The same over torch tensors on any device."""
+
+    direct = None
 
     def __init__(self, layers):
         self.layers = layers
