@@ -50,6 +50,35 @@ int64_t Now() {
       .count();
 }
 
+size_t LongestPiece(const model::Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (uint32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+    longest = std::max(longest, tokenizer.Piece(static_cast<TokenId>(token), true).size());
+  }
+  return longest;
+}
+
+// Bytes that every template shows: of what people and tools wrote, without white space around it.
+size_t ShownBytes(const std::vector<model::ChatMessage>& messages) {
+  constexpr const char* kSpace = " \t\r\n";
+  size_t bytes = 0;
+  for (const model::ChatMessage& message : messages) {
+    if (message.role == "assistant") continue;  // reasoning of earlier turns is left out by some
+    const size_t first = message.content.find_first_not_of(kSpace);
+    if (first == std::string::npos) continue;
+    bytes += message.content.find_last_not_of(kSpace) + 1 - first;
+  }
+  return bytes;
+}
+
+ApiError BeyondContext(uint32_t context, const std::string& tokens, const char* param) {
+  return ApiError{400,
+                  "this model's maximum context length is " + std::to_string(context) +
+                      " tokens, and the prompt has " + tokens +
+                      "; at least one is needed for the answer",
+                  param, "context_length_exceeded"};
+}
+
 engine::Clock ClockOf(const engine::Engine& engine) {
   return engine.options().clock ? engine.options().clock
                                 : [] { return std::chrono::steady_clock::now(); };
@@ -80,6 +109,7 @@ Api::Api(engine::Engine& engine, const ServerOptions& options, ApiKeys keys,
       metrics_(Metrics::Create(model_ids_.front())),
       recent_(std::make_shared<RecentRequests>(options.recent_requests)),
       builder_(tokenizer_, engine.cache()),
+      longest_piece_(LongestPiece(tokenizer_)),
       tool_template_(ToolTemplate::Probe(tokenizer_)),
       responses_(std::make_shared<ResponseStore>()),
       generation_context_{engine,
@@ -325,8 +355,18 @@ void Api::Complete(Call call) {
 
 Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) const {
   const Namespace& ns = request.generation.ns;
+  const uint32_t context = context_tokens();
+  // Megabytes of text take seconds, and a hundred times their memory, to become tokens: what must
+  // be too many is seen before.
+  const auto least_tokens = [&](size_t bytes) { return bytes / longest_piece_; };
+  const auto beyond = [&](size_t bytes, const char* param) {
+    return BeyondContext(context, "at least " + std::to_string(least_tokens(bytes)), param);
+  };
   std::vector<BuiltPrompt> prompts;
   if (request.chat) {
+    if (const size_t bytes = ShownBytes(request.messages); least_tokens(bytes) > context) {
+      return beyond(bytes, "messages");
+    }
     Result<BuiltPrompt> built =
         builder_.FromChat(ns, request.messages, request.tools_json, request.add_generation_prompt);
     if (!built.ok()) {
@@ -337,7 +377,13 @@ Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) co
     prompts.push_back(*std::move(built));
   }
   for (const PromptInput& input : request.prompts) {
+    const auto* const given = std::get_if<std::string>(&input);
+    const size_t bytes = given != nullptr ? given->size() : 0;
+    if (least_tokens(bytes) > context) return beyond(bytes, "prompt");
     if (request.suffix) {
+      if (least_tokens(request.suffix->size()) > context) {
+        return beyond(request.suffix->size(), "suffix");
+      }
       Parsed<BuiltPrompt> fill = BuildFill(input, *request.suffix);
       if (const ApiError* error = std::get_if<ApiError>(&fill)) return *error;
       prompts.push_back(std::get<BuiltPrompt>(std::move(fill)));
@@ -350,17 +396,12 @@ Parsed<std::vector<BuiltPrompt>> Api::BuildPrompts(const ApiRequest& request) co
     prompts.push_back(PromptBuilder::FromTokens(std::get<std::vector<TokenId>>(input)));
     if (request.echo) prompts.back().text = tokenizer_.Decode(prompts.back().tokens, true);
   }
-  const uint32_t context = context_tokens();
   for (const BuiltPrompt& prompt : prompts) {
     const char* param = request.chat ? "messages" : "prompt";
     if (prompt.tokens.empty())
       return ApiError{400, std::string(param) + ": the prompt has no tokens", param, ""};
     if (prompt.tokens.size() + 1 > context) {
-      return ApiError{400,
-                      "this model's maximum context length is " + std::to_string(context) +
-                          " tokens, and the prompt has " + std::to_string(prompt.tokens.size()) +
-                          "; at least one is needed for the answer",
-                      param, "context_length_exceeded"};
+      return BeyondContext(context, std::to_string(prompt.tokens.size()), param);
     }
   }
   return prompts;

@@ -143,6 +143,7 @@ class Api {
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<RecentRequests> recent_;
   PromptBuilder builder_;
+  const size_t longest_piece_;  // bytes that a token spells at most
   ToolTemplate tool_template_;
   ToolOrders tool_orders_;
   std::shared_ptr<ResponseStore> responses_;

@@ -236,6 +236,35 @@ TEST_F(LimitsServerTest, LargeRequestsLeaveAThreadForSmallOnes) {
   for (const auto& client : clients) EXPECT_EQ(client->Read().status, 200);
 }
 
+TEST_F(LimitsServerTest, WhatMustBeTooLongIsRefusedBeforeItIsTokenised) {
+  std::atomic<size_t> most{0};
+  model_.fake_tokenizer().set_on_encode([&](std::string_view text) {
+    if (text.size() > most) most = text.size();
+  });
+  Start();
+  const std::string text(kMiB, 'X');
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+  const std::vector<std::pair<std::string, Json>> requests = {
+      {"/v1/completions", {{"prompt", text}}},
+      {kChat, chat},
+      {"/v1/responses", {{"input", text}}},
+      {"/kvlink/warm", {{"prompt", {"short", text}}}}};
+  for (const auto& [path, body] : requests) {
+    const HttpReply reply = HttpClient(server_->port()).Post(path, body);
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded") << path;
+    EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(), HasSubstr("has at least "));
+  }
+  EXPECT_LT(most, 1000u);
+  // What templates may trim or leave out says nothing: here nothing is trimmed, and it is counted.
+  const Json padded = {{"messages", {{{"role", "user"}, {"content", std::string(kMiB, ' ')}}}}};
+  const HttpReply counted = HttpClient(server_->port()).Post(kChat, padded);
+  EXPECT_EQ(counted.status, 400);
+  EXPECT_THAT(counted.json()["error"]["message"].get<std::string>(),
+              ::testing::Not(HasSubstr("has at least ")));
+  EXPECT_GT(most, kMiB);
+}
+
 // --- tenants ---
 
 TEST_F(LimitsServerTest, ATenantThatSharesNothingIsToldThatNothingStays) {
