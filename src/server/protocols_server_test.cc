@@ -1,60 +1,37 @@
 // The server with an engine that says what a model with reasoning and tools would say.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <sstream>
-#include <vector>
+#include <string>
 
-#include "server/server.h"
-#include "server/testing/fakes.h"
-#include "server/testing/http_client.h"
+#include "server/testing/server_harness.h"
 
 namespace kvlink::server {
 namespace {
 
-using testing::FakeEngine;
-using testing::FakeModel;
 using ::testing::HasSubstr;
 using testing::HttpClient;
 using testing::HttpReply;
+using testing::ServerHarness;
 using Json = nlohmann::json;
 
-const char kChat[] = "/v1/chat/completions";
 const char kSpeech[] =
     "<think>hm</think>Look.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\":  1}}</tool_call>";
 
-class ProtocolsServerTest : public ::testing::Test {
+class ProtocolsServerTest : public ServerHarness {
  protected:
   ProtocolsServerTest() {
-    options_.port = 0;
-    options_.log_to_stderr = false;
     options_.similar = SimilarPolicy::kOn;
-    engine_options_.context = 4096;
-    engine_ = std::make_unique<FakeEngine>(model_, engine_options_);
+    Start();
     engine_->set_script([this](const engine::GenerationRequest& request, uint32_t) {
       const std::lock_guard lock(mutex_);
       last_ = request;
       return std::string(kSpeech);
     });
-    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
-    EXPECT_TRUE(server.ok()) << server.status().ToString();
-    server_ = *std::move(server);
-    thread_ = std::thread([this] { server_->Run(); });
   }
-  ~ProtocolsServerTest() override {
-    server_->Stop();
-    server_->Stop();
-    thread_.join();
-  }
-  HttpReply Post(const std::string& path, const Json& body) {
-    return HttpClient(server_->port()).Post(path, body);
-  }
-  HttpReply Get(const std::string& path) { return HttpClient(server_->port()).Get(path); }
   HttpReply Delete(const std::string& path) {
-    HttpClient client(server_->port());
+    HttpClient client(port());
     client.Send("DELETE " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
     return client.Read();
   }
@@ -62,21 +39,15 @@ class ProtocolsServerTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return last_;
   }
-  static Json Body(Json more = Json::object()) {
-    Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 500}};
+  static Json Body(const Json& more = Json::object()) {
+    Json body = ChatBody("hi", {{"max_tokens", 500}});
     body.update(more);
     return body;
   }
   static Json Tool() { return {{"type", "function"}, {"function", {{"name", "f"}}}}; }
 
-  FakeModel model_;
-  ServerOptions options_;
-  engine::EngineOptions engine_options_;
   std::mutex mutex_;
   engine::GenerationRequest last_;
-  std::unique_ptr<FakeEngine> engine_;
-  std::unique_ptr<Server> server_;
-  std::thread thread_;
 };
 
 TEST_F(ProtocolsServerTest, ReasoningAndCallsStandBesideTheContent) {
@@ -187,7 +158,7 @@ TEST_F(ProtocolsServerTest, ASuffixIsFilledInFrontOfByModelsThatHaveTheTokens) {
 }
 
 TEST_F(ProtocolsServerTest, AWebPageElsewhereReadsNothing) {
-  HttpClient client(server_->port());
+  HttpClient client(port());
   client.Send("GET /v1/models HTTP/1.1\r\nHost: x\r\nOrigin: https://elsewhere.example\r\n\r\n");
   const HttpReply answer = client.Read();
   EXPECT_EQ(answer.status, 200);
@@ -209,7 +180,7 @@ TEST_F(ProtocolsServerTest, AnotherOrderOfToolKeysIsToldUnlessTheyAreSorted) {
     const std::string body = R"({"messages":[{"role":"user","content":"hi"}],"tools":)" +
                              std::string(tools) + R"(,"kvlink":{"sort_tool_keys":)" +
                              (sort ? "true" : "false") + "}}";
-    HttpClient client(server_->port());
+    HttpClient client(port());
     client.Send(HttpClient::PostText(kChat, body));
     return client.Read().json();
   };

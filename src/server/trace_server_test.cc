@@ -1,27 +1,22 @@
 // What names a request in the server's answers and in its log.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <thread>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "server/server.h"
-#include "server/testing/fakes.h"
-#include "server/testing/http_client.h"
+#include "server/testing/server_harness.h"
 
 namespace kvlink::server {
 namespace {
 
-using testing::FakeEngine;
-using testing::FakeModel;
 using testing::HttpClient;
 using testing::HttpReply;
+using testing::ServerHarness;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
@@ -29,51 +24,26 @@ const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736";
 const std::string kParent = "00f067aa0ba902b7";
 const std::string kTraceparent = "traceparent: 00-" + kTrace + "-" + kParent + "-01\r\n";
 
-class TraceServerTest : public ::testing::Test {
+class TraceServerTest : public ServerHarness {
  protected:
   TraceServerTest() : dir_(::testing::TempDir() + "kvlink_trace_" + std::to_string(getpid())) {
-    options_.port = 0;
-    options_.log_to_stderr = false;
     options_.log_dir = dir_;
     options_.log_as_json = true;
-    options_.seed_source = [seed = std::make_shared<std::atomic<uint64_t>>(1)] {
-      return (*seed)++;
-    };
-    engine_options_.context = 4096;
-    engine_ = std::make_unique<FakeEngine>(model_, engine_options_);
-    StartServer();
+    Start();
   }
-  ~TraceServerTest() override {
-    StopServer();
+  void TearDown() override {
+    ServerHarness::TearDown();
     std::filesystem::remove_all(dir_);
   }
 
-  void StartServer() {
-    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
-    ASSERT_TRUE(server.ok()) << server.status().ToString();
-    server_ = *std::move(server);
-    thread_ = std::thread([this] { server_->Run(); });
-  }
-  void Restart() {  // with other options
-    StopServer();
-    StartServer();
-  }
-  void StopServer() {
-    if (!server_) return;
-    server_->Stop();
-    server_->Stop();
-    thread_.join();
-    server_.reset();
-  }
   HttpReply Get(const std::string& path, const std::string& headers) {
-    HttpClient client(server_->port());
+    HttpClient client(port());
     client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
     return client.Read();
   }
   HttpReply Chat(const std::string& headers, bool stream) {
-    const std::string body =
-        Json({{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"stream", stream}}).dump();
-    HttpClient client(server_->port());
+    const std::string body = ChatBody("hi", {{"stream", stream}}).dump();
+    HttpClient client(port());
     client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + headers +
                 "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
                 "\r\n\r\n" + body);
@@ -92,12 +62,6 @@ class TraceServerTest : public ::testing::Test {
   }
 
   const std::string dir_;
-  FakeModel model_;
-  ServerOptions options_;
-  engine::EngineOptions engine_options_;
-  std::unique_ptr<FakeEngine> engine_;
-  std::unique_ptr<Server> server_;
-  std::thread thread_;
 };
 
 TEST_F(TraceServerTest, AClientsRequestIdComesBackAndIsLogged) {
@@ -148,7 +112,7 @@ TEST_F(TraceServerTest, RefusalsAndMetricsCarryTheIdToo) {
 // What HttpServer answers by itself: no handler ever saw it.
 TEST_F(TraceServerTest, WhatTheHttpLayerRefusesIsNamedAndLoggedToo) {
   const auto refused = [&](const std::string& bytes) {
-    HttpClient client(server_->port());
+    HttpClient client(port());
     client.Send(bytes);
     return client.Read();
   };
@@ -191,12 +155,10 @@ TEST_F(TraceServerTest, AConnectionThatFindsNoPlaceHasAnIdAndALineToo) {
   options_.limits.max_connections = 1;
   Restart();
   engine_->Hold();
-  HttpClient busy(server_->port());
+  HttpClient busy(port());
   busy.Send(HttpClient::PostText("/v1/completions", R"({"prompt": "hi"})"));
-  for (int i = 0; i < 6000 && engine_->Stats().waiting == 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  HttpClient other(server_->port());
+  ASSERT_TRUE(EventuallyWaiting(1));
+  HttpClient other(port());
   const HttpReply full = other.Read();
   engine_->Release();
   EXPECT_EQ(busy.Read().status, 200);
@@ -212,7 +174,7 @@ TEST_F(TraceServerTest, AConnectionThatFindsNoPlaceHasAnIdAndALineToo) {
 TEST_F(TraceServerTest, ASlowSendersRequestIsNamedByWhatHadCome) {
   options_.limits.request_timeout = std::chrono::milliseconds(100);
   Restart();
-  HttpClient slow(server_->port());
+  HttpClient slow(port());
   slow.Send("POST /v1/completions HTTP/1.1\r\nX-Request-Id: slow-1\r\nContent-Length: 9\r\n\r\n{");
   const HttpReply late = slow.Read();
   EXPECT_EQ(late.status, 408);
@@ -228,7 +190,7 @@ TEST_F(TraceServerTest, ARefusedMethodSaysWhichAreTaken) {
   const HttpReply reply = Get("/v1/completions", "");
   EXPECT_EQ(reply.status, 405);
   EXPECT_EQ(reply.headers.at("allow"), "POST");
-  EXPECT_EQ(HttpClient(server_->port()).Post("/v1/responses/x", Json::object()).headers.at("allow"),
+  EXPECT_EQ(HttpClient(port()).Post("/v1/responses/x", Json::object()).headers.at("allow"),
             "GET, HEAD, DELETE");
 }
 
