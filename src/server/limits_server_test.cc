@@ -1,117 +1,43 @@
 // What the server refuses, whom it cuts off, and who makes room: connections, tenants, memory.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <tuple>
 #include <vector>
 
-#include "server/api_keys.h"
 #include "server/reload_keys.h"
-#include "server/server.h"
-#include "server/testing/fakes.h"
-#include "server/testing/http_client.h"
+#include "server/testing/server_harness.h"
 
 namespace kvlink::server {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FakeEngine;
-using testing::FakeModel;
 using ::testing::HasSubstr;
 using testing::HttpClient;
 using testing::HttpReply;
 using ::testing::Pair;
+using testing::ServerHarness;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-const char kChat[] = "/v1/chat/completions";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-template <typename Condition>
-bool Eventually(Condition condition) {
-  for (int i = 0; i < 6000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return false;
-}
-
-std::string Hi(bool stream = false) {
-  return Json({{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"stream", stream}}).dump();
-}
-
-class LimitsServerTest : public ::testing::Test {
+class LimitsServerTest : public ServerHarness {
  protected:
-  LimitsServerTest() {
-    options_.port = 0;
-    options_.log_to_stderr = false;
-    options_.seed_source = [] { return uint64_t{1}; };
-    engine_options_.context = 4096;
-  }
-  ~LimitsServerTest() override {
-    if (server_) {
-      server_->Stop();
-      server_->Stop();
-      thread_.join();
-      server_.reset();
-    }
-    if (!options_.api_keys_file.empty()) std::remove(options_.api_keys_file.c_str());
-  }
-  void Start() {
-    engine_ = std::make_unique<FakeEngine>(model_, engine_options_);
-    Result<std::unique_ptr<Server>> server = Server::Create(*engine_, options_);
-    ASSERT_TRUE(server.ok()) << server.status().ToString();
-    server_ = *std::move(server);
-    thread_ = std::thread([this] { server_->Run(); });
-  }
   // "key-acme" and "key-other" of the tenants acme and other, and `settings`.
   void WriteKeys(const std::string& settings) {
-    options_.api_keys_file = ::testing::TempDir() + "limits-keys-" + std::to_string(getpid());
-    std::ofstream file(options_.api_keys_file);
-    for (const std::string tenant : {"acme", "other"}) {
-      std::string hash;
-      for (const uint8_t byte : Sha256("key-" + tenant)) {
-        char hex[3];
-        std::snprintf(hex, sizeof(hex), "%02x", byte);
-        hash += hex;
-      }
-      file << Json({{"name", tenant}, {"hash", hash}, {"tenant", tenant}, {"rights", rights_}})
-           << "\n";
-    }
-    file << settings << "\n";
+    const std::string rights = Json(rights_).dump();
+    WriteKeyFile(KeyLine("key-acme", "acme", rights) + KeyLine("key-other", "other", rights) +
+                 settings + "\n");
   }
-  HttpReply Chat(const std::string& key = "") {
-    return HttpClient(server_->port()).Post(kChat, Json::parse(Hi()), key);
-  }
-  double Metric(const std::string& name, const std::string& key = "") {
-    std::istringstream lines(HttpClient(server_->port()).Get("/metrics", key).body);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with(name + "{") || line.starts_with(name + " ")) {
-        return std::stod(line.substr(line.rfind(' ') + 1));
-      }
-    }
-    ADD_FAILURE() << name << " is not in /metrics";
-    return -1;
-  }
+  HttpReply Chat(const std::string& key = "") { return Post(kChat, ChatBody("hi"), key); }
 
-  FakeModel model_;
-  Json rights_ = {"inference", "metrics"};  // of the keys
-  ServerOptions options_;
-  engine::EngineOptions engine_options_;
-  std::unique_ptr<FakeEngine> engine_;
-  std::unique_ptr<Server> server_;
-  std::thread thread_;
+  std::vector<std::string> rights_ = {"inference", "metrics"};
 };
 
 // --- connections ---
@@ -121,12 +47,12 @@ TEST_F(LimitsServerTest, WhenAllConnectionsAreTakenTheLongestIdleOneMakesRoom) {
   options_.threads = 1;  // whose answer was read first is idle first
   Start();
   engine_->Hold();
-  HttpClient busy(server_->port()), first(server_->port()), second(server_->port());
-  busy.Send(HttpClient::PostText(kChat, Hi()));
-  ASSERT_TRUE(Eventually([&] { return engine_->Stats().waiting == 1; }));
+  HttpClient busy(port()), first(port()), second(port());
+  busy.Send(ChatText("hi"));
+  ASSERT_TRUE(EventuallyWaiting(1));
   EXPECT_EQ(first.Get("/health").status, 200);
   EXPECT_EQ(second.Get("/health").status, 200);
-  EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  EXPECT_EQ(Get("/health").status, 200);
   EXPECT_TRUE(first.AtEnd());
   EXPECT_EQ(second.Get("/health").status, 200);
   engine_->Release();
@@ -140,7 +66,7 @@ TEST_F(LimitsServerTest, SilentConnectionsKeepNobodyOut) {
   options_.threads = 1;
   Start();
   std::vector<std::unique_ptr<HttpClient>> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<HttpClient>(port()));
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Eventually([&] { return Chat().status == 200; })) << i;
   EXPECT_GT(Metric("kvlink_http_connections_made_room_total"), 50);
 }
@@ -150,7 +76,7 @@ TEST_F(LimitsServerTest, AReaderThatTakesTooLittleIsCutOffAlthoughItNeverStops) 
   options_.limits.min_write_bytes = size_t{64} << 20;  // more than there is
   Start();
   constexpr size_t kTokens = 2 << 20;  // each at least two bytes of the answer
-  HttpClient slow(server_->port());
+  HttpClient slow(port());
   slow.ShrinkReceiveBuffer();
   slow.Send(
       HttpClient::PostText("/tokenize", Json({{"prompt", std::string(kTokens, 'X')}}).dump()));
@@ -170,7 +96,7 @@ TEST_F(LimitsServerTest, BodiesOnTheirWayHoldNoMoreThanTheirLimitTogether) {
     return "POST " + std::string(kChat) +
            " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(bytes) + "\r\n\r\n";
   };
-  HttpClient one(server_->port()), two(server_->port());
+  HttpClient one(port()), two(port());
   for (HttpClient* client : {&one, &two}) {
     client->Send(head(2 * kMiB) + std::string(2 * kMiB - 1, ' '));
   }
@@ -190,7 +116,7 @@ TEST_F(LimitsServerTest, BodiesOnTheirWayHoldNoMoreThanTheirLimitTogether) {
 TEST_F(LimitsServerTest, ASlowSenderIsCounted) {
   options_.limits.request_timeout = milliseconds(50);
   Start();
-  HttpClient client(server_->port());
+  HttpClient client(port());
   client.Send("POST /v1/chat/completions HTTP/1.1\r\n");
   EXPECT_EQ(client.Read().status, 408);
   EXPECT_EQ(Metric("kvlink_http_slow_senders_total"), 1);
@@ -217,16 +143,16 @@ TEST_F(LimitsServerTest, LargeRequestsLeaveAThreadForSmallOnes) {
       HttpClient::PostText("/tokenize", Json({{"prompt", std::string(100000, 'X')}}).dump());
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 4; ++i) {
-    clients.push_back(std::make_unique<HttpClient>(server_->port()));
+    clients.push_back(std::make_unique<HttpClient>(port()));
     clients.back()->Send(large);
   }
-  clients.push_back(std::make_unique<HttpClient>(server_->port()));  // goes while it waits
+  clients.push_back(std::make_unique<HttpClient>(port()));  // goes while it waits
   clients.back()->Send(large);
   EXPECT_TRUE(Eventually([&] { return num_inside() == 1; }));
   clients.back()->Reset();
   clients.pop_back();
   // Would wait for ever if a second large one had the other thread.
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Get("/health").status, 200);
   EXPECT_EQ(num_inside(), 1);
   {
     const std::lock_guard lock(mutex);
@@ -250,7 +176,7 @@ TEST_F(LimitsServerTest, WhatMustBeTooLongIsRefusedBeforeItIsTokenised) {
       {"/v1/responses", {{"input", text}}},
       {"/kvlink/warm", {{"prompt", {"short", text}}}}};
   for (const auto& [path, body] : requests) {
-    const HttpReply reply = HttpClient(server_->port()).Post(path, body);
+    const HttpReply reply = Post(path, body);
     EXPECT_EQ(reply.status, 400) << path;
     EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded") << path;
     EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(), HasSubstr("has at least "));
@@ -258,7 +184,7 @@ TEST_F(LimitsServerTest, WhatMustBeTooLongIsRefusedBeforeItIsTokenised) {
   EXPECT_LT(most, 1000u);
   // What templates may trim or leave out says nothing: here nothing is trimmed, and it is counted.
   const Json padded = {{"messages", {{{"role", "user"}, {"content", std::string(kMiB, ' ')}}}}};
-  const HttpReply counted = HttpClient(server_->port()).Post(kChat, padded);
+  const HttpReply counted = Post(kChat, padded);
   EXPECT_EQ(counted.status, 400);
   EXPECT_THAT(counted.json()["error"]["message"].get<std::string>(),
               ::testing::Not(HasSubstr("has at least ")));
@@ -272,13 +198,13 @@ TEST_F(LimitsServerTest, ATenantThatSharesNothingIsToldThatNothingStays) {
   WriteKeys(R"({"tenant": "acme", "sharing": "none"})");
   Start();
   for (const char* path : {"/kvlink/warm", "/kvlink/pin"}) {
-    HttpClient client(server_->port());
-    const HttpReply refused = client.Post(path, Json::parse(Hi()), "key-acme");
+    HttpClient client(port());
+    const HttpReply refused = client.Post(path, ChatBody("hi"), "key-acme");
     EXPECT_EQ(refused.status, 400) << path;
     EXPECT_THAT(refused.body, HasSubstr("tenant_shares_nothing")) << path;
   }
-  HttpClient client(server_->port());
-  EXPECT_EQ(client.Post("/kvlink/warm", Json::parse(Hi()), "key-other").status, 200);
+  HttpClient client(port());
+  EXPECT_EQ(client.Post("/kvlink/warm", ChatBody("hi"), "key-other").status, 200);
 }
 
 TEST_F(LimitsServerTest, ATenantThatUsedUpItsMinuteIsToldWhenToComeBack) {
@@ -364,7 +290,7 @@ TEST_F(LimitsServerTest, ShortOfMemoryNewRequestsAreRefusedUntilThereIsMore) {
   EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
   EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(),
               HasSubstr(std::to_string(40 * kMiB) + " bytes are available"));
-  EXPECT_EQ(HttpClient(server_->port()).Get("/health").status, 200);
+  EXPECT_EQ(Get("/health").status, 200);
   EXPECT_GE(Metric("kvlink_memory_refusals_total"), 2);
   EXPECT_GE(Metric("kvlink_memory_shortages_total"), 1);
   EXPECT_EQ(Metric("kvlink_memory_available_bytes"), static_cast<double>(40 * kMiB));
