@@ -48,6 +48,10 @@ class Podman:
                    "--runroot", self.folder / "r", "--tmpdir", self.folder / "t", "--storage-driver", self.driver,
                    "--cgroup-manager", "cgroupfs", "--events-backend", "file", *command, env=environment, **options)
 
+    def log(self, name):
+        """Standard output and error of a container."""
+        return Path(self("inspect", "--format", "{{.HostConfig.LogConfig.Path}}", name).strip()).read_text()
+
     def remove(self):
         self("rm", "--all", "--force", "--time", "0")
         self("rmi", "--all", "--force")
@@ -110,6 +114,9 @@ def test_without_any_option_it_answers_as_a_user_on_a_read_only_root_and_ends_we
     question = "Where does the river " + "and the stone " * 60 + "meet?"
     assert ask(pid, question)["choices"][0]["message"]["content"]
     assert ask(pid, question)["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+    podman("kill", "--signal", "HUP", "plain")  # nothing to read again, and no reason to end
+    wait_for(lambda: "SIGHUP" in podman.log("plain"), "a word about the signal")
+    assert wait_until_healthy(podman, "plain") == pid
     podman("stop", "--time", "60", "plain")
     assert podman("inspect", "--format", "{{.State.ExitCode}}", "plain").strip() == "0", podman("logs", "plain")
     assert podman("run", "--rm", *GUARDED, "--volume", "blocks:/var/cache/kvlink", "kvlink", "inspect", "list", "--cold-dir",
