@@ -1,6 +1,5 @@
 // Attention alone, in the shape of SmolLM2-135M: 30 layers, 9 heads over 3 KV heads of 64, blocks
-// of
-// 32. One iteration is one step of a model: the plan once, then every layer. Counters: GB/s of K
+// of 32. One iteration is one step of a model: the plan once, then every layer. Counters: GB/s of K
 // and V read once for each sequence that does not share them, GMAC/s of both products.
 //
 // Figures to compare with are those of a throw-away prototype on a Zen 5 core (30 layers, 1
