@@ -52,13 +52,15 @@ struct LookupRequest {
 };
 
 enum class MissReason : uint8_t {
-  kNone,  // everything that can be reused was; also a prompt that goes on where the cached one ends
-          // (a chat's next turn)
-  kCold,  // no block of this prompt was ever seen
-  kDiverged,   // a prefix hit, then other tokens (Plan::diverged_at)
-  kEvicted,    // the next block was here and was evicted
-  kNamespace,  // the asker's own, but elsewhere: in another of its scopes
-               // (LookupRequest::own_scopes), or in a tier for another model fingerprint
+  // Everything that can be reused was; also a prompt that goes on where the cached one ends (a
+  // chat's next turn).
+  kNone,
+  kCold,      // no block of this prompt was ever seen
+  kDiverged,  // a prefix hit, then other tokens (Plan::diverged_at)
+  kEvicted,   // the next block was here and was evicted
+  // The asker's own, but elsewhere: in another of its scopes (LookupRequest::own_scopes), or in a
+  // tier for another model fingerprint.
+  kNamespace,
   kSalt,       // cached under the tenant's other salt: without any
   kTierError,  // a tier failed
   kPolicy,     // sharing is off for the server or the request

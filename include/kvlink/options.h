@@ -42,8 +42,8 @@ struct CacheOptions {
   // Everything the K and V depend on besides tokens: weights digest, architecture, rope settings,
   // KV type, layout version, numeric path. Part of every block key.
   std::string model_fingerprint;
-  double cow_copy_threshold =
-      0.15;  // share of a block's cells above which a full copy replaces a difference block
+  // Share of a block's cells above which a full copy replaces a difference block.
+  double cow_copy_threshold = 0.15;
   double pin_budget = 0.5;                        // share of the budget that pins may hold
   size_t output_memory_bytes = size_t{16} << 20;  // own outputs remembered for splicing
   SimilarOptions similar;                         // off by default

@@ -38,8 +38,8 @@ struct ReuseSpan {
 struct AttentionTraits {
   bool causal = true;
   bool rotary = true;
-  bool linear_angles = true;    // plain, linear, llama3 and YaRN scaling; not dynamic NTK, whose
-                                // angles change with the length
+  // Plain, linear, llama3 and YaRN scaling; not dynamic NTK, whose angles change with the length.
+  bool linear_angles = true;
   bool several_axes = false;    // M-RoPE
   uint32_t sliding_window = 0;  // 0: none
   bool recurrent = false;
@@ -167,8 +167,8 @@ struct Verdict {
   Action action = Action::kFallBack;
   SimilarReason reason = SimilarReason::kNone;  // of the action; kNone when accepted
   double score = 0;                             // 0 (certain) to 1
-  uint64_t shadow = 0;  // not 0: run the prompt exactly when there is time, and report its outcome
-                        // under this number
+  // Not 0: run the prompt exactly when there is time, and report its outcome under this number.
+  uint64_t shadow = 0;
 };
 
 inline const char* EditClassName(EditClass edit) {
