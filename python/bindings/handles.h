@@ -5,8 +5,7 @@
 // Invariants
 //   1. A cache is closed only when no sequence of it is open.
 //   2. A sequence changes (reserve, commit, check, close) only when no view of it is alive: views
-//   are
-//      NumPy arrays over its pages.
+//      are NumPy arrays over its pages.
 // Threads: the GIL makes one thread at a time use a cache's sequences, as the library asks.
 #pragma once
 
