@@ -2,9 +2,8 @@
 // same bytes.
 //
 // Every field is {type byte, u32 length of the name, name, u32 length of the value, value},
-// integers little-endian. So
-// ("org_1", "2345") is not ("org_12345", ""), salt "X" is not adapter "X", and the number 1 is not
-// the text "1".
+// integers little-endian. So ("org_1", "2345") is not ("org_12345", ""), salt "X" is not adapter
+// "X", and the number 1 is not the text "1".
 //   KeyBuilder().Add("salt", "X").bytes()  ==  's' 04000000 "salt" 01000000 'X'
 #pragma once
 
