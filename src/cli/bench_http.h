@@ -19,9 +19,9 @@
 namespace kvlink::cli {
 
 enum class Endpoint : uint8_t {
-  kChat,         // /v1/chat/completions
-  kCompletions,  // /v1/completions: the prompt is the contents of the messages, a line break after
-                 // each
+  kChat,  // /v1/chat/completions
+  // /v1/completions: the prompt is the contents of the messages, a line break after each.
+  kCompletions,
 };
 
 struct HttpTargetOptions {

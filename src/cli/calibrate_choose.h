@@ -1,10 +1,9 @@
 // Choice: which setting a model gets, and which classes of edits it may be used for.
 //
-//   setting   strictest ---------------------> loosest
-//   values       ok        ok        ok    failed        }  the loosest setting at which every
-//   class words        ok        ok      failed     .          }  that passed the strictest still
-//   passes: passage    failed      .         .        .          }  the second one here; passage
-//   stays closed
+//   setting   strictest -------------> loosest
+//   values      ok      ok      ok      failed   }  the loosest setting at which every class
+//   words       ok      ok    failed      .      }  that passed the strictest still passes:
+//   passage   failed    .       .         .      }  the second one here; passage stays closed
 //
 // A class passes a setting when the Clopper-Pearson bound on its wrong accepts is at most
 // max_false_accepts. Settings are tested in this fixed order and a class leaves at its first

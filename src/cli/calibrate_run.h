@@ -31,8 +31,7 @@ struct CalibrationOptions {
   const model::Model* other_kv = nullptr;  // the same weights with another type of K and V
 };
 
-// `progress(share done, note)`. Fills all of `figures` but cpu_s,
-// command and noise_name.
+// `progress(share done, note)`. Fills all of `figures` but cpu_s, command and noise_name.
 Status MeasureCalibration(const model::Model& model, const CalibrationOptions& options,
                           const std::function<void(double, const std::string&)>& progress,
                           CalibrationFigures* figures);

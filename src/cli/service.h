@@ -10,8 +10,7 @@
 namespace kvlink::cli {
 
 // Sends `state` ("READY=1", ...; several lines are several assignments) to `socket`, a path or,
-// with
-// @ in front, an abstract name. False: nobody listens there, which is no error of ours.
+// with @ in front, an abstract name. False: nobody listens there, which is no error of ours.
 bool NotifyService(const std::string& state, const std::string& socket);
 
 // The same to NOTIFY_SOCKET; without it nothing is sent.
