@@ -136,8 +136,8 @@ void SampleLane(Core& core, Request& request, Lane& lane, const float* row) {
 }
 
 // Before:  lanes L0 L1 L2 with candidates;     parents = {1, 1, 0}
-// After:   sources {L0, L1};  lanes: 0 <- source 1, 1 <- source 1, 2 <- source 0;  L2's pages are
-// free
+// After:   sources {L0, L1};  lanes: 0 <- source 1, 1 <- source 1, 2 <- source 0;
+//          L2's pages are free
 void StepBeams(Core& core, Request& request) {
   std::vector<TopList> candidates;
   for (const Lane& lane : request.lanes) {

@@ -11,9 +11,9 @@
 //
 // Invariants
 //   1. Every submitted request gets exactly one kFinished event (error, cancel and deadline
-//   included), then none.
+//      included), then none.
 //   2. A request's tokens depend on its prompt, parameters and seed only, never on what runs beside
-//   it.
+//      it.
 //   3. Prefill rows of a step are bounded by `chunk_tokens`, so decode latency stays bounded.
 #pragma once
 
@@ -47,8 +47,8 @@ struct EngineOptions {
   uint32_t chunk_tokens = 512;  // prefill rows a step
   uint32_t max_queue = 1024;    // waiting requests; more are refused
   std::chrono::milliseconds single_flight_patience{30000};  // a leader later than this is overtaken
-  std::chrono::milliseconds starvation{
-      2000};                   // ageing: waiting longer than this outranks a longer hit
+  // Ageing: waiting longer than this outranks a longer hit.
+  std::chrono::milliseconds starvation{2000};
   double shadow_tie_gap = 0;   // SimilarOptions::tie_gap
   Clock clock;                 // null: steady_clock::now
   SamplerFactory new_sampler;  // null: model::Sampler::Create
@@ -68,13 +68,13 @@ struct GenerationRequest {
   // prompt_logprobs, nor after a preemption.
   SimilarPolicy similar = SimilarPolicy::kOff;
   model::SamplingParams sampling;
-  uint32_t max_tokens = 0;      // 0: as many as the context leaves
-  uint32_t n = 1, best_of = 0;  // best_of 0: n. Branches fork the prompt; best_of > n keeps the
-                                // best by mean logprob
+  uint32_t max_tokens = 0;  // 0: as many as the context leaves
+  // best_of 0: n. Branches fork the prompt; best_of > n keeps the best by mean logprob.
+  uint32_t n = 1, best_of = 0;
   std::vector<uint64_t> branch_seeds;  // optional: one a branch; default sampling.seed + branch
   bool beam_search = false;            // best_of (or n) beams; no sampling
-  float length_penalty =
-      1.0f;  // score = sum of logprobs / length^penalty; the end token counts in length
+  // score = sum of logprobs / length^penalty; the end token counts in length.
+  float length_penalty = 1.0f;
   std::vector<std::string> stop;          // the answer ends before the first of them
   int logprobs = -1;                      // top alternatives per generated token; -1: none
   int prompt_logprobs = -1;               // likewise for the prompt; forces computing it
@@ -88,8 +88,8 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kErro
 struct TokenEvent {  // one generated token of one branch
   uint32_t branch = 0;
   TokenId token = -1;  // -1: text only, the rest that was held back when the branch ended
-  std::string text;  // what can be shown now: whole UTF-8 characters, held back while a stop string
-                     // may be forming
+  // What can be shown now: whole UTF-8 characters, held back while a stop string may be forming.
+  std::string text;
   float logprob = 0;
   std::vector<TokenLogprob> top;  // descending
 };
@@ -103,8 +103,8 @@ struct BranchResult {
   // answer.
   uint32_t text_tokens = 0;
   size_t text_bytes = 0;
-  double cumulative_logprob =
-      0;  // with the end-of-generation token; only with logprobs, best_of > n or beam search
+  // With the end-of-generation token; only with logprobs, best_of > n or beam search.
+  double cumulative_logprob = 0;
   FinishReason reason = FinishReason::kStop;
   std::string stop_text;  // the stop string that ended it, if one did
 };
@@ -113,10 +113,10 @@ struct RequestReport {
   Status status;  // not ok with FinishReason::kError
   std::vector<BranchResult> branches;
   uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens =
-      0;  // of all branches, end-of-generation tokens and branches that best_of drops included
-  uint32_t cached_tokens = 0, partial_tokens = 0,
-           computed_tokens = 0;  // of the prompt; cached includes partial
+  // Of all branches, end-of-generation tokens and branches that best_of drops included.
+  uint32_t generated_tokens = 0;
+  // Of the prompt; cached includes partial.
+  uint32_t cached_tokens = 0, partial_tokens = 0, computed_tokens = 0;
   MissReason miss_reason = MissReason::kNone;
   uint32_t diverged_at = 0;
   // Similar reuse: rows taken from a donor in the answer as it left, and how it came to that
@@ -140,8 +140,8 @@ struct RequestReport {
     for (const TierTokens& of_tier : loaded) sum += of_tier.tokens;
     return sum;
   }
-  std::vector<std::vector<TokenLogprob>>
-      prompt_logprobs;  // [prompt_tokens]; first is empty; entry 0 is the token itself
+  // [prompt_tokens]; first is empty; entry 0 is the token itself.
+  std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   double queue_ms = 0, prompt_ms = 0, predicted_ms = 0, first_token_ms = 0, total_ms = 0,
          match_ms = 0;
 };
@@ -150,8 +150,8 @@ struct Event {
   enum class Kind : uint8_t { kStarted, kToken, kFinished } kind = Kind::kStarted;
   RequestId id = 0;
   TokenEvent token;  // kToken
-  std::shared_ptr<const RequestReport>
-      report;  // kFinished; kStarted carries prompt/cached counts in it
+  // kFinished; kStarted carries prompt/cached counts in it.
+  std::shared_ptr<const RequestReport> report;
 };
 using EventCallback = std::function<void(const Event&)>;
 

@@ -261,9 +261,9 @@ TEST_P(SimilarMode, OnTheDefaultModelIsAFullPrefillOrNearIt) {
   EXPECT_LT(Divergence(exact, part.logits), 0.05);
 }
 
-// In a network of one layer K and V depend on the token and its place alone, so a
-// donor's rows, read from where they have moved to, are the prompt's own but for rounding, however
-// its angles are scaled.
+// In a network of one layer K and V depend on the token and its place alone, so a donor's rows,
+// read from where they have moved to, are the prompt's own but for rounding, however its angles are
+// scaled.
 struct Rotation {
   const char* name;
   void (*set)(model::TinyModel& tiny);

@@ -41,10 +41,11 @@ class TextStream {
  private:
   Utf8Stream utf8_;
   StopMatcher stops_;
-  std::string text_;                // all that was shown
-  std::vector<size_t> piece_ends_;  // [token]: bytes of the pieces up to and with it; only those
-                                    // in front of the first token without a piece
-  bool is_hidden_ = false;          // there is such a token
+  std::string text_;  // all that was shown
+  // [token]: bytes of the pieces up to and with it; only those in front of the first token without
+  // a piece.
+  std::vector<size_t> piece_ends_;
+  bool is_hidden_ = false;  // there is such a token
 };
 
 }  // namespace kvlink::engine
