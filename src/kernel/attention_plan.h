@@ -1,8 +1,8 @@
 // AttentionPlan: how one batch is attended in layers of one window, planned once for all of them.
 //
-//   sequences that share leading chunks --> segments (cascade): one run of chunks, all their
-//   queries segment --> tiles of queries --(split among threads)--> ranges of chunks --x KV head-->
-//   items
+//   sequences that share leading chunks
+//     --> segments (cascade): one run of chunks, all their queries
+//   segment --> tiles of queries --(split among threads)--> ranges of chunks --x KV head--> items
 //
 // A chunk is kChunkTokens positions; a row's result is made of one partial result a chunk, folded
 // in chunk order from the first one that the row sees, so nothing here (grouping, tiles, splitting)

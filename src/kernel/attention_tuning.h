@@ -11,8 +11,8 @@ namespace kvlink::kernel {
 struct AttentionTuning {
   bool cascade = true;
   bool prefetch = true;
-  uint32_t max_tile_rows =
-      48;                  // query rows (queries x heads of a KV head) that one pass over K serves
+  // Query rows (queries x heads of a KV head) that one pass over K serves.
+  uint32_t max_tile_rows = 48;
   std::optional<Isa> isa;  // default: CurrentIsa()
 };
 

@@ -12,11 +12,9 @@
 //     kF16        {d [16] F16} per block
 //     kF16Affine  {d [16], m [16]} F16 per block
 //     kSuper      {scale [16], min [16]} bytes per block, then {d [16], dmin [16]} F16 for the
-//     group:
-//                 weight = d * scale * u - dmin * min
+//                 group: weight = d * scale * u - dmin * min
 //     kSuperPairs {scale [16] of the first 16 inputs, scale [16] of the last} signed bytes per
-//     block,
-//                 then {d [16]} F16
+//                 block, then {d [16]} F16
 // Types without minima are symmetric: w = d (u - 2^offset_bits).
 // Float types: F16 and F32 as [input][32 rows], BF16 as [pair of inputs][32 rows][2].
 #pragma once

@@ -8,9 +8,9 @@
 //
 // Invariants
 //   1. A row's result depends on that row only: blocks are added in order, one accumulator a row
-//   and output, whatever the number of rows, the tile height or the thread that computes it.
+//      and output, whatever the number of rows, the tile height or the thread that computes it.
 //   2. Integer types give the same bits on every instruction set. (Floats do too, but for BF16,
-//   whose inputs are rounded to BF16 where that is multiplied natively.)
+//      whose inputs are rounded to BF16 where that is multiplied natively.)
 //   3. Nothing is allocated outside Pack.
 // Threads: a PackedMatrix is immutable after Pack and Multiply may run on any number of threads
 // over disjoint panels.

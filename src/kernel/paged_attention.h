@@ -6,11 +6,10 @@
 //
 // Invariants
 //   1. The result of a row depends on its own query, its span table's contents and its position
-//   only: not on other rows
-//      of the batch, on grouping, on chunking, or on the number of threads. Split points are fixed
-//      positions.
+//      only: not on other rows of the batch, on grouping, on chunking, or on the number of threads.
+//      Split points are fixed positions.
 //   2. A row at position p reads exactly the positions 0..p, or the last `window` of them. Rows
-//   beyond are never multiplied in, whatever they hold (NaN included).
+//      beyond are never multiplied in, whatever they hold (NaN included).
 //   3. A block with a difference view gives the same bits as one page with the same contents.
 //   4. No allocation in Write and Attend, but where rows are observed.
 // The instruction set (AVX2, AVX-512, ...) is chosen at run time; NumericPath() names it, since its

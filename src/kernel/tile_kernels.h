@@ -2,9 +2,9 @@
 //
 //   F16    f32 queries and weights, fused multiply-adds
 //   BF16   the same; with AVX512-BF16 queries and weights are rounded to BF16 and multiplied in
-//   pairs Q8_0   int8 queries with a scale each, int16 weights with a scale a row and chunk:
-//   integer sums,
-//          exact in any order
+//          pairs
+//   Q8_0   int8 queries with a scale each, int16 weights with a scale a row and chunk: integer
+//          sums, exact in any order
 //
 // Every loop works on a group of query rows and gives each of them the same operations in the same
 // order whatever the group's height, so that a row's bits do not depend on its neighbours. Vector

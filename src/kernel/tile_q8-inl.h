@@ -2,8 +2,7 @@
 // multiplied in one order, so that all instruction sets give the same bits.
 //
 //   score[t]  = (sum_d q_d k_dt) * q_scale * k_scale_t
-//   record[d] = (sum_t w_t v_td) * w_scale       w_t of 2^(s_t - m) * v_scale_t, in steps of
-//   w_scale
+//   record[d] = (sum_t w_t v_td) * w_scale   w_t of 2^(s_t - m) * v_scale_t, in steps of w_scale
 // A chunk's sums fit: kMaxHeadDim * 127 * 127 < 2^24 (exact as floats too) and kChunkTokens * 32767
 // * 127 < 2^31.
 #if defined(KVLINK_KERNEL_TILE_Q8_INL_H_) == defined(HWY_TARGET_TOGGLE)
