@@ -53,11 +53,10 @@ Status LinkedSequence::Begin(const LookupRequest& request, const match::PrefixMa
   return Status::Ok();
 }
 
-// Before:  ... <- full blocks <- tail       (others use or cached them)
+// Before:  ... <- full blocks <- tail                (others use or cached them)
 // After:   the same, used by this sequence too, then either the tail itself (in place), or
-//          ... <- full blocks <- own tail   (a difference over the tail, or a copy of its first
-//          rows)
-//                                  ^- reserved pages
+//          ... <- full blocks <- own tail            (a difference over the tail, or a copy of its
+//                                  ^- reserved pages  first rows)
 Status LinkedSequence::StartFrom(const Prefix& prefix, uint32_t room_for) {
   BlockStore& store = *state_->store;
   cache::BlockGraph& graph = store.graph();

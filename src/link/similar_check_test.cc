@@ -125,8 +125,8 @@ TEST_F(SimilarCheckTest, StrictAlwaysRunsMoreRowsOnce) {
   run.own.clear();
   harness_.Compute(run);
   EXPECT_EQ(run->CheckFirstToken(Certain(1)).action, Action::kAccept);
-  harness_.options.similar.policy =
-      SimilarPolicy::kStrict;  // of the server: stricter than a request
+  // Of the server: stricter than a request.
+  harness_.options.similar.policy = SimilarPolicy::kStrict;
   harness_.Create();
   Lend(1);
   EXPECT_EQ(Borrow(2)->CheckFirstToken(Certain(1)).action, Action::kEnlarge);
