@@ -5,12 +5,11 @@
 //
 // Properties
 //   1. Two prompts that share a run of w + 2 classes, w the wider of their windows, share an anchor
-//   inside that run
-//      (winnowing, Schleimer et al. 2003; an anchor of a wide window is one of every narrower
-//      window, too).
+//      inside that run (winnowing, Schleimer et al. 2003; an anchor of a wide window is one of
+//      every narrower window, too).
 //   2. Two signatures of one window agree in about as many places as the prompts' sets of anchors
-//   are similar (Jaccard): one-permutation hashing (Li et al. 2012) whose empty bins are filled by
-//   optimal densification (Shrivastava 2017).
+//      are similar (Jaccard): one-permutation hashing (Li et al. 2012) whose empty bins are filled
+//      by optimal densification (Shrivastava 2017).
 // A sketch knows no tenant: the donor index mixes the namespace into every key. Cost: 10 to 20 us
 // per thousand tokens. No state, any thread.
 #pragma once

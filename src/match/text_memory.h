@@ -60,8 +60,8 @@ class TextMemory {
   mutable base::Mutex mutex_;
   mutable Entries entries_ KVLINK_GUARDED_BY(mutex_);  // recalling moves an entry to the front
   std::unordered_map<uint64_t, Entries::iterator> by_hash_ KVLINK_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, std::map<size_t, uint32_t>> lengths_
-      KVLINK_GUARDED_BY(mutex_);  // head -> length -> texts
+  // Head -> length -> texts.
+  std::unordered_map<uint64_t, std::map<size_t, uint32_t>> lengths_ KVLINK_GUARDED_BY(mutex_);
   size_t used_bytes_ KVLINK_GUARDED_BY(mutex_) = 0;
 };
 

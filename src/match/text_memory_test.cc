@@ -40,8 +40,8 @@ TEST(TextMemory, TheSameTextAgainReplacesItsTokens) {
 
 TEST(TextMemory, FindsTheLongestTextThatThePromptStartsWith) {
   TextMemory memory(1 << 20);
-  const std::string head =
-      "The quick brown fox";  // longer than the head that lengths are listed by
+  // Longer than the head that lengths are listed by.
+  const std::string head = "The quick brown fox";
   memory.Remember("", "The", Tokens{1});
   memory.Remember("", head, Tokens{2});
   memory.Remember("", head + " jumps", Tokens{3});
