@@ -2,8 +2,8 @@
 //
 //   x = embedding_scale * embedding[token]
 //   each layer:
-//     h = norm(x)    x += residual_scale * post(O attend(rope(q_norm(Q h)), rope(k_norm(K h)), V
-//     h)) h = norm(x)    x += residual_scale * post(F h)
+//     h = norm(x)  x += residual_scale * post(O attend(rope(q_norm(Q h)), rope(k_norm(K h)), V h))
+//     h = norm(x)  x += residual_scale * post(F h)
 //   logits = cap(logit_scale * W norm(x))
 //
 //   F h = D (act(G h) * (U h)), or a mixture of such experts (graph_builder.h)

@@ -25,8 +25,8 @@ class GgufReader {
   GgufReader(const GgufFile& file, std::string architecture);
 
   const Status& status() const { return status_; }
-  void Fail(StatusCode code,
-            const std::string& message);  // adds the path; only the first error counts
+  // Adds the path; only the first error counts.
+  void Fail(StatusCode code, const std::string& message);
 
   // As Fail: "'llama.rope.dimension_count': 63 is not even".
   void Refuse(StatusCode code, const std::string& key, const std::string& value,

@@ -27,8 +27,8 @@ class Library;
 namespace kvlink::model {
 
 struct ModelInfo {
-  std::string path, name, architecture,
-      weight_type;  // weight_type: the commonest type of the matrices, "Q4_1"
+  // weight_type: the commonest type of the matrices, "Q4_1".
+  std::string path, name, architecture, weight_type;
   uint32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, embedding = 0,
            feed_forward = 0;
   uint32_t vocab_size = 0, context_train = 0;
@@ -51,8 +51,8 @@ struct LoadOptions {
 
 struct ChatMessage {
   std::string role, content;
-  std::string extra_json;  // the whole message object as JSON when it has more than role and
-                           // content (tool calls, name)
+  // The whole message object as JSON when it has more than role and content (tool calls, name).
+  std::string extra_json;
 };
 
 // Tokens that ask for the middle between two texts (filling in the middle); -1: there is none.
@@ -69,8 +69,8 @@ class Tokenizer {
                                       bool parse_special) const = 0;
   // The pieces of all tokens, one after the other.
   virtual std::string Decode(std::span<const TokenId> tokens, bool special) const = 0;
-  virtual std::string Piece(TokenId token,
-                            bool special) const = 0;  // raw bytes, may be part of a UTF-8 character
+  // Raw bytes, may be part of a UTF-8 character.
+  virtual std::string Piece(TokenId token, bool special) const = 0;
   virtual bool IsEndOfGeneration(TokenId token) const = 0;
   virtual bool AddsBos() const = 0;
   virtual TokenId bos() const = 0;  // -1: none
