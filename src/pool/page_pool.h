@@ -1,7 +1,6 @@
 // PagePool: the CacheAllocator. Fixed-size pages in one mapped region, within a hard byte budget.
 //
-//   region   | page 0 | page 1 | slab page: frag 0, 1, 2 ... | page 3 |   never handed out yet ...
-//   |
+//   region | page 0 | page 1 | slab page: frag 0, 1, 2 ... | page 3 |   never handed out yet ... |
 //
 // A page holds one block's rows. A fragment is a fixed part of a page and holds a difference
 // block's cells; fragments are carved out of slab pages, which come from the same budget and go
@@ -12,10 +11,9 @@
 // Invariants
 //   1. free + pages + slabs == total, at every moment (Counts is one consistent reading).
 //   2. The region never holds more than budget_bytes; pages and fragments are aligned to
-//   kTileAlignment.
+//      kTileAlignment.
 //   3. With `poison`, whatever is not handed out is NaN: a page or fragment starts as NaN. Under
-//   AddressSanitizer it is
-//      also unaddressable.
+//      AddressSanitizer it is also unaddressable.
 // Threads: all of it may be used from any thread; a single reference, like a shared_ptr, from one
 // at a time. Cost: a lock and a few instructions an allocation (plus the fill when poisoned); a
 // copy is one atomic increment.
