@@ -254,8 +254,8 @@ struct AnswerFormat::Writer {
     if (outcome.hide_generated) return logprobs;
     size_t shown = 0;
     for (const engine::TokenEvent& event : events) {
-      if (event.token < 0 || shown == tokens)
-        continue;  // text alone, or the end-of-generation token
+      // Text alone, or the end-of-generation token.
+      if (event.token < 0 || shown == tokens) continue;
       ++shown;
       if (head.chat) {
         logprobs["content"].push_back(ChatEntry(event));

@@ -23,12 +23,12 @@ namespace kvlink::server {
 // What became of one prompt.
 struct PromptOutcome {
   std::shared_ptr<const engine::RequestReport> report;
-  std::vector<std::vector<engine::TokenEvent>>
-      events;  // per branch; filled where log-probabilities are wanted
+  // Per branch; filled where log-probabilities are wanted.
+  std::vector<std::vector<engine::TokenEvent>> events;
   std::vector<TokenId> prompt;
   std::string prompt_text;  // for echo
-  std::optional<size_t>
-      diverged_message;  // chat: message that the first token without a cached row lies in
+  // Chat: message that the first token without a cached row lies in.
+  std::optional<size_t> diverged_message;
   bool hide_generated = false;
   // Chat: the branches' texts taken apart; empty where the text is the content.
   std::vector<ParsedMessage> messages;

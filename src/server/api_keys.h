@@ -2,8 +2,8 @@
 //
 // A file with a JSON object a line; empty lines and lines that start with # are skipped. A line
 // with "name" is a key:
-//   {"name": "alice", "hash": "SHA-256 of the key in hex", "tenant": "acme", "rights":
-//   ["inference"]}
+//   {"name": "alice", "hash": "SHA-256 of the key in hex", "tenant": "acme",
+//    "rights": ["inference"]}
 // and one without is what holds for a tenant (all but "tenant" may be left out):
 //   {"tenant": "acme", "sharing": "none|tenant|group", "group": "g", "sensitive": false,
 //    "max_requests": 8, "requests_per_minute": 600, "cache_bytes": 1073741824, "weight": 3}

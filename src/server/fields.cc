@@ -70,8 +70,8 @@ std::optional<ApiError> ParseObject(const std::string& body, nlohmann::json* out
   try {
     *out = nlohmann::json::parse(body);
   } catch (const nlohmann::json::exception& e) {
-    std::string what =
-        e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    std::string what = e.what();
     const size_t end = what.find("] ");
     if (end != std::string::npos) what = what.substr(end + 2);
     return ApiError{400, "the body is not valid JSON: " + what, "", "invalid_json"};

@@ -1,8 +1,8 @@
 // Generation: one HTTP request's way through the engine.
 //
-//   Start -> Submit (one engine request a prompt) -> events via the inbox -> a whole answer, or
-//   chunks as they come
-//                                                 -> client gone, or too slow: Cancel
+//   Start -> Submit (one engine request a prompt)
+//     -> events via the inbox -> a whole answer, or chunks as they come
+//     -> client gone, or too slow: Cancel
 //
 // Lives on its connection's strand; the engine thread touches only the inbox and the recorder.
 #pragma once

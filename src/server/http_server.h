@@ -1,8 +1,7 @@
 // HttpServer: HTTP/1.1 on a fixed number of threads, with bounded memory and time per connection.
 //
-//   socket -> buffer -> parser -> handler          one request at a time, pipelined ones wait in
-//   the buffer
-//          <- write  <- pending parts <- Responder
+//   socket -> buffer -> parser -> handler            one request at a time, pipelined ones wait
+//          <- write  <- pending parts <- Responder   in the buffer
 //
 // The socket is read while an answer is under way, so that a client that leaves is noticed. Slow
 // senders, idle connections and slow readers are closed after a timeout; header, body and unsent

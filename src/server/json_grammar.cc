@@ -243,8 +243,8 @@ class Converter {
   }
 
   // Properties in order, optional ones left out at will:
-  //   first = the property that opens, more-k = what may follow from property k on, each behind a
-  //   comma.
+  //   first = the property that opens,
+  //   more-k = what may follow from property k on, each behind a comma.
   std::string Object(const Json& schema, const std::string& path, bool several = false) {
     if (!several) CheckKeywords(schema, path, {"type", "properties"});
     if (!schema.contains("properties") || schema["properties"].empty()) return Map(schema, path);

@@ -1,8 +1,9 @@
 // MessageParser: what a model wrote -> reasoning, content and calls of tools, as it comes.
 //
-//   <think>Paris, hm.</think>\n\nLet me look.\n<tool_call>\n{"name": "f", "arguments": {"x":
-//   1}}\n</tool_call> reasoning "Paris, hm."    content "Let me look.\n"     call 0: name f,
-//   arguments {"x": 1}
+//   <think>Paris, hm.</think>\n\nLet me look.\n
+//   <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>
+//
+//   reasoning "Paris, hm."    content "Let me look.\n"    call 0: name f, arguments {"x": 1}
 //
 // Arguments pass as they were written. Text that could still become a marker is held back; what
 // begins as a call and is none comes out as content, byte for byte, so nothing the model wrote is

@@ -9,7 +9,7 @@
 //   1. Every well-formed HTTP request gets exactly one answer, or its connection is closed.
 //   2. A client that goes away cancels what it asked for.
 //   3. Usage in the answers and the counters of /metrics come from the same reports, so that sums
-//   are equal.
+//      are equal.
 // Threads: Run on one thread (it starts the others); Stop, port and address from any thread. Stop
 // is not safe in a signal handler.
 #pragma once
@@ -47,8 +47,8 @@ struct Limits {
   std::chrono::milliseconds write_timeout{30000};
   size_t min_write_bytes = 4096;
   std::chrono::milliseconds handshake_timeout{10000};  // of TLS
-  std::chrono::milliseconds keepalive{30000};  // without a packet: the peer is asked whether it is
-                                               // there
+  // Without a packet: the peer is asked whether it is there.
+  std::chrono::milliseconds keepalive{30000};
   std::chrono::milliseconds shutdown_grace{10000};  // what runs at Stop may finish within
 };
 

@@ -237,8 +237,8 @@ TEST_F(ServerTest, StopLetsWhatRunsFinish) {
   ASSERT_TRUE(EventuallyWaiting(1));
   server_->Stop();
   EXPECT_TRUE(idle.AtEnd());
-  EXPECT_TRUE(
-      Eventually([&] { return HttpClient(port()).Get("/health").status == 0; }));  // nobody accepts
+  // Nobody accepts.
+  EXPECT_TRUE(Eventually([&] { return HttpClient(port()).Get("/health").status == 0; }));
   engine_->Release();
   const HttpReply reply = busy.Read();
   EXPECT_EQ(reply.status, 200);
