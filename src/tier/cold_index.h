@@ -29,8 +29,8 @@ using PlacedBlock = std::pair<BlockKey, Place>;
 
 class ColdIndex {
  public:
-  static constexpr uint64_t kOverheadBytes =
-      256;  // a block beside its bytes: its entry, and copies
+  // A block beside its bytes: its entry, and copies.
+  static constexpr uint64_t kOverheadBytes = 256;
 
   // A block of an earlier run; EndRestore after the last.
   void Restore(const BlockKey& key, const ColdEntry& found);

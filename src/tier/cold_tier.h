@@ -1,8 +1,8 @@
 // The cold tier: blocks on this machine's disk within a byte budget: their bytes in files that are
 // appended to (blob_files.h), everything else in RocksDB (cold_database.h), and in memory as well.
 //
-//   put    bytes -> end of the current file; then one batch of entries: key -> {parent, bytes, ...,
-//          place}
+//   put    bytes -> end of the current file; then one batch of entries:
+//          key -> {parent, bytes, ..., place}
 //   evict  one batch; the place becomes garbage, a file of garbage goes
 //   space  what still lives in the sparsest file is appended to the current one
 //
@@ -47,7 +47,8 @@ struct ColdTierOptions {
 };
 
 // kInvalidArgument: the options. kFailedPrecondition: another process has it open, the directory
-// holds something else, or a newer version. kUnavailable, kResourceExhausted, kDataLoss: the
+// holds something else, something that is no file under the name of one (cold_files.h), or a newer
+// version. kUnavailable, kResourceExhausted, kDataLoss: the
 // device, its room, the structure.
 Result<std::unique_ptr<BlockTier>> OpenColdTier(const ColdTierOptions& options);
 

@@ -2,8 +2,8 @@
 // one.
 //
 // A block is one string value under prefix + 32 hex digits of the key, set with a time to live that
-// a load renews. Redis evicts by its own maxmemory policy (docs/tiers.md says which to set);
-// a missing parent makes its children unreachable for us and they expire.
+// a load renews. Redis evicts by its own maxmemory policy (docs/tiers.md says which to set); a
+// missing parent makes its children unreachable for us and they expire.
 // Batches are pipelined; a cluster's slots are learnt (CLUSTER SLOTS) and MOVED and ASK followed.
 // Nothing here waits longer than the call's deadline, connecting included. Open does not connect.
 // Threads: any; calls share two connections a node (one for reading, one for writing).

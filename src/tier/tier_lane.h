@@ -1,7 +1,7 @@
 // TierLane: one tier inside a TierStore: its two threads, their queues, its breaker and counters.
 //
-//   load thread:  probes and loads, in order;  store thread: puts and removes, in order, and the
-//   trials that bring a tier back after failures
+//   load thread:   probes and loads, in order
+//   store thread:  puts and removes, in order, and the trials that bring a tier back after failures
 //
 // Invariants
 //   1. Copies in the queue of puts never exceed options.queue_bytes.

@@ -13,7 +13,7 @@
 //
 // Invariants
 //   1. A block that Load gives is bit-equal to what some Put got under the same name, or it is a
-//   miss.
+//      miss.
 //   2. No call blocks on a tier, except Drain and the destructor (at most the tiers' deadlines).
 //   3. Copies waiting to be written never exceed queue_bytes a tier; what does not fit is dropped
 //      and counted.

@@ -1,9 +1,9 @@
 // WritePace: how much CPU time the writers of a TierStore may take while an engine computes.
 //
-//   BeginStep           requests are computed from now on: writers go on only with credit
-//   EndStep(cpu_us)     that was the CPU time of the step: `share` of it is earned
-//   Spend(cpu_us)       what a batch took, measured; it may overdraw, then the next ones wait
-//   longer no step for kIdle   writers go on without credit and spend none
+//   BeginStep                 requests are computed from now on: writers go on only with credit
+//   EndStep(cpu_us)           that was the CPU time of the step: `share` of it is earned
+//   Spend(cpu_us)             what a batch took, measured; it may overdraw, then the next ones wait
+//   longer no step for kIdle  writers go on without credit and spend none
 //
 // A store without pace writes at once: the engine decides before what is worth it (docs/adr/0016).
 // With one the queue is what waits, so that a burst of new blocks costs no step more than its
