@@ -10,8 +10,7 @@
 //
 // Invariants
 //   1. A block is handed to the tiers after its parent, under the SHA-256 of its whole chain.
-//   Blocks
-//      of namespaces that stay in RAM have no name, and are never written nor looked for.
+//      Blocks of namespaces that stay in RAM have no name, and are never written nor looked for.
 //   2. A block that failed to load is not looked for again for kRetryAfter; as long, one that was
 //      damaged is written again although a tier has it.
 //   3. The backlog is at most twice as long as there are blocks.
