@@ -107,6 +107,9 @@ function(kvlink_test name)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 300)
   endif()
+  if(KVLINK_COVERAGE)
+    math(EXPR TEST_TIMEOUT "4 * ${TEST_TIMEOUT}")  # nothing is optimised
+  endif()
   add_executable(${name} ${TEST_SOURCES})
   # What is tested lies in libraries; the tests themselves are built for the time that building takes.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:Debug>:-O0>)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -33,7 +34,10 @@ inline BlockKey NumberedKey(uint64_t n) { return base::Hash128("block " + std::t
 inline std::string RandomBytes(uint64_t seed, size_t size) {
   base::Random random(seed);
   std::string bytes(size, '\0');
-  for (char& byte : bytes) byte = static_cast<char>(random.Next());
+  for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+    const uint64_t word = random.Next();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
+  }
   return bytes;
 }
 
