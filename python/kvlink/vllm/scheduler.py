@@ -10,7 +10,7 @@ Invariants
   1. Matching changes nothing but what is remembered to save work.
   2. A block is offered only when every rank has its part, and only behind blocks that are offered or
      computed already.
-  3. The last token is always computed, so at least one row is left.
+  3. The last token is always computed: vLLM samples from it. The block it is in may be loaded.
 """
 
 import hashlib
@@ -94,18 +94,20 @@ class SchedulerSide:
         return self._requests[request.request_id]
 
     def matched_tokens(self, request, num_computed):
-        """Tokens behind the first num_computed that can be loaded: whole blocks."""
+        """Tokens behind the first num_computed that can be loaded: whole blocks, but for the prompt's
+        last token when they cover it."""
         tracked = self._tracked(request)
         first = num_computed // self._block_size
-        last = (request.num_tokens - 1) // self._block_size
-        if not self._may_load or first >= last:
+        end = request.num_tokens // self._block_size
+        if not self._may_load or first >= end:
             return 0
-        keys = self._keys_of(tracked)[first:last]
-        found = self._leading_present(keys)
-        if found * self._block_size < max(1, self._options.min_load_tokens):
+        found = self._leading_present(self._keys_of(tracked)[first:end])
+        left = request.num_tokens - 1 - first * self._block_size
+        tokens = min(found * self._block_size, left)
+        if tokens < max(1, self._options.min_load_tokens):
             return 0
         tracked.offer_from = first
-        return found * self._block_size
+        return tokens
 
     def _keys_of(self, tracked):
         hashes = tracked.request.block_hashes
@@ -174,7 +176,7 @@ class SchedulerSide:
             return
         tracked = self._tracked(request)
         first = tracked.offer_from
-        count = num_external // self._block_size
+        count = -(-num_external // self._block_size)
         self._loads.append(Load(request.request_id, self._keys_of(tracked)[first : first + count],
                                 list(block_ids[first : first + count])))
         tracked.handled = max(tracked.handled, first + count)
