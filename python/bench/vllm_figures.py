@@ -1,11 +1,11 @@
 """The figures of docs/vllm.md: vLLM on CPU with and without the connector. Two cores, minutes each.
 
-usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady [N]|cores|lmcache
+usage: PYTHONPATH=build/release/python python python/bench/vllm_figures.py restart|steady [N]|cores|lmcache [N]
   restart   time to the first token of a 4,096-token prompt after a restart, with and without
   steady    fresh prompts and decode: plain vLLM and the connector, N rounds
   cores     the same with the connector on the cores that vLLM takes by itself when it sees one
-  lmcache   restart and fresh prompts with LMCache's connector beside `lmcache server`; needs lmcache in
-            vLLM's environment (or on PYTHONPATH)
+  lmcache   [N] restart and fresh prompts with LMCache's connector beside `lmcache server`; needs lmcache
+            and sortedcontainers in vLLM's environment (or on PYTHONPATH)
 """
 
 import contextlib
@@ -87,15 +87,19 @@ class Alternating:
                       f"({min(ratios):.3f} to {max(ratios):.3f})", flush=True)
 
 
-def fresh_round(vllm, i):
-    """Two prompts that nobody has seen, then time in which what waits is written; then decode alone."""
+def fresh_round(vllm, i, others=()):
+    """Two prompts that nobody has seen, then time in which what waits is written; then decode alone.
+    others: processes that belong to this engine, too."""
     from processes import cpu_seconds
 
-    before = cpu_seconds(vllm.process.pid)
+    def cpu():
+        return sum(cpu_seconds(process.pid) for process in (vllm.process, *others))
+
+    before = cpu()
     seconds = vllm.generate([prompt(1000 + 10 * i + j, 1024) for j in range(2)], 48)["seconds"]
-    busy = cpu_seconds(vllm.process.pid) - before
+    busy = cpu() - before
     time.sleep(SETTLE_S)
-    after = cpu_seconds(vllm.process.pid) - before
+    after = cpu() - before
     decode = vllm.ask(steps=48, rounds=1, prompt=prompt(50, 200))["median"]
     return {"two fresh prompts of 1,024 tokens, 48 tokens each, s": seconds,
             "CPU time of that, all processes, s": busy,
@@ -161,40 +165,28 @@ def lmcache_server(python, log):
 
 
 def lmcache(folder, log):
-    """Alternating rounds of fresh prompts, then a restart of each with its prompts stored."""
-    from processes import cpu_seconds
-
+    """Alternating rounds of fresh prompts, then a restart of each with its prompts stored: in files
+    (KVLink), in the memory of the server, which goes on (LMCache)."""
     python, _model = environment_of_vllm()
     os.environ["LMCACHE_TRACK_USAGE"] = "false"
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     tiers = {"ram_bytes": "512MiB", "cold_dir": str(folder / "cold")}
     prompts = [prompt(seed, 4096) for seed in (1, 2, 3)]
-    seconds, cpu, loaded = ({name: [] for name in ("plain", "kvlink", "lmcache")} for _ in range(3))
     with lmcache_server(python, log) as (server, engine):
         with Vllm(None, log, ENGINE) as plain, Vllm(tiers, log, ENGINE) as ours, \
                 Vllm(None, log, engine) as theirs:
-            engines = {"plain": plain, "kvlink": ours, "lmcache": theirs}
-            for vllm in engines.values():
-                vllm.generate([prompt(99, 64)], 4)
-            for i in range(ROUNDS):
-                for name, vllm in engines.items():
-                    pids = [vllm.process.pid] + ([server.pid] if name == "lmcache" else [])
-                    before = sum(cpu_seconds(pid) for pid in pids)
-                    fresh = [prompt(1000 + 10 * i + j, 1024) for j in range(2)]
-                    seconds[name].append(vllm.generate(fresh, 48)["seconds"])
-                    cpu[name].append(sum(cpu_seconds(pid) for pid in pids) - before)
-            for name in ("kvlink", "lmcache"):
-                first_tokens(engines[name], prompts)
+            others = {theirs: (server,)}
+            figures = Alternating({"plain": plain, "kvlink": ours, "lmcache": theirs})
+            figures.run(1, lambda vllm, i: fresh_round(vllm, 1000 + i) and {})
+            figures.run(rounds, lambda vllm, i: fresh_round(vllm, i, others.get(vllm, ())))
+            figures.print()
+            for vllm in (ours, theirs):
+                first_tokens(vllm, prompts)
+        print("  first token of 4,096 tokens after a restart, s")
         for name, connector, arguments in (("plain", None, ENGINE), ("kvlink", tiers, ENGINE),
                                            ("lmcache", None, engine)):
             with Vllm(connector, log, arguments) as vllm:
-                loaded[name] = first_tokens(vllm, prompts)
-    for what, figures in (("two fresh prompts of 1,024 tokens, 48 tokens each, s", seconds),
-                          ("CPU time of that, all processes, s", cpu),
-                          ("first token of 4,096 tokens after a restart, s", loaded)):
-        print(f"  {what}")
-        for name, values in figures.items():
-            ratio = statistics.median(a / b for a, b in zip(values, figures["plain"]))
-            print(f"    {name:10} {spread(values)}  ratio {ratio:.3f}")
+                print(f"    {name:14} {spread(first_tokens(vllm, prompts))}", flush=True)
 
 
 def main():
