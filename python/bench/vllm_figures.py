@@ -57,8 +57,7 @@ def restart(folder, log):
     print(f"  connector, nothing stored yet    {spread(computed)}")
     print(f"  connector after a restart        {spread(loaded)}")
     print(f"  ratio of medians: {statistics.median(plain) / statistics.median(loaded):.1f}; "
-          f"{metrics['vllm:kvlink_load_blocks_cold']:.0f} blocks from disk, "
-          f"{metrics['vllm:kvlink_load_seconds']:.3f} s of loading in all")
+          f"{metrics['vllm:kvlink_load_blocks_cold']:.0f} blocks from disk")
 
 
 class Alternating:
