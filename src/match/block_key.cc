@@ -28,9 +28,7 @@ KeyMaker::KeyMaker(std::string_view model_fingerprint, int hash_bits)
 
 Root KeyMaker::MakeRoot(const Namespace& ns) const {
   Root root;
-  root.extras = model_ + base::KeyBuilder().Add("tenant", ns.tenant).bytes();
-  root.tenant_key = Masked(base::Hash128(root.extras), mask_);
-  root.extras += base::KeyBuilder().Add("salt", ns.salt).bytes();
+  root.extras = model_ + base::KeyBuilder().Add("tenant", ns.tenant).Add("salt", ns.salt).bytes();
   root.key = Masked(base::Hash128(root.extras), mask_);
   root.tenant = ns.tenant;
   return root;

@@ -20,11 +20,10 @@ namespace kvlink::match {
 using base::BlockKey;
 
 struct Root {
-  std::string
-      extras;  // typed, length-prefixed fields: compared, so that no collision crosses namespaces
+  // Typed, length-prefixed fields: compared, so that no collision crosses namespaces.
+  std::string extras;
   BlockKey key;
-  BlockKey tenant_key;  // without the salt: only to say "cached under another salt"
-  std::string tenant;   // whose quota the blocks count towards
+  std::string tenant;  // whose quota the blocks count towards
 };
 
 class KeyMaker {

@@ -54,10 +54,6 @@ PrefixMatch PrefixIndex::Find(const Root& root, std::span<const TokenId> tokens)
     parent = id;
   }
   FindPartial(parent, tokens.subspan(match.num_tokens), &match);
-  if (match.num_tokens == 0 && match.has_next) {
-    const BlockKey unsalted = keys_.Next(root.tenant_key, tokens.first(tokens_per_block_));
-    match.other_salt = first_blocks_.contains(unsalted);
-  }
   return match;
 }
 
@@ -180,9 +176,6 @@ const BlockKey& PrefixIndex::KeyOf(BlockId id) const {
 
 void PrefixIndex::AddFull(BlockId id, const BlockKey& key) {
   entries_[id].key = key;
-  if (const RootEntry* root = RootOf(entries_[id].parent); root != nullptr) {
-    ++first_blocks_[keys_.Next(root->tenant_key, TokensOf(id))];
-  }
   if (++num_full_ > buckets_.size()) {
     Rehash();  // links `id` as well: it is in children_, and full
     return;
@@ -192,10 +185,6 @@ void PrefixIndex::AddFull(BlockId id, const BlockKey& key) {
 
 void PrefixIndex::RemoveFull(BlockId id) {
   const Entry& entry = entries_[id];
-  if (const RootEntry* root = RootOf(entry.parent); root != nullptr) {
-    const auto first = first_blocks_.find(keys_.Next(root->tenant_key, TokensOf(id)));
-    if (--first->second == 0) first_blocks_.erase(first);
-  }
   BlockId* link = &buckets_[entry.key.lo & (buckets_.size() - 1)];
   while (*link != id) link = &entries_[*link].next_in_bucket;
   *link = entry.next_in_bucket;
@@ -232,7 +221,6 @@ PrefixIndex::Parent PrefixIndex::EnterRoot(const Root& root) {
     free_root_numbers_.pop_back();
     root_numbers_[entry.number] = &*known;
     entry.key = root.key;
-    entry.tenant_key = root.tenant_key;
   }
   ++entry.num_blocks;
   return entry.number | kRootBit;
@@ -247,13 +235,9 @@ void PrefixIndex::LeaveRoot(Parent parent) {
   slot = nullptr;
 }
 
-const PrefixIndex::RootEntry* PrefixIndex::RootOf(Parent parent) const {
-  return (parent & kRootBit) == 0 ? nullptr : &root_numbers_[parent & ~kRootBit]->second;
-}
-
 const BlockKey& PrefixIndex::ParentKey(Parent parent) const {
-  const RootEntry* const root = RootOf(parent);
-  return root != nullptr ? root->key : entries_[parent].key;
+  return (parent & kRootBit) == 0 ? entries_[parent].key
+                                  : root_numbers_[parent & ~kRootBit]->second.key;
 }
 
 size_t PrefixIndex::tracking_bytes() const {
@@ -261,13 +245,11 @@ size_t PrefixIndex::tracking_bytes() const {
   // their node.
   constexpr size_t kTreeNode = 48;
   constexpr size_t kRootNode = 16 + sizeof(Roots::value_type) + 16;
-  constexpr size_t kFirstBlockNode = 48;
   size_t bytes = sizeof(*this) + entries_.capacity() * sizeof(Entry) +
                  tokens_.capacity() * sizeof(TokenId) + buckets_.capacity() * sizeof(BlockId) +
                  children_.size() * kTreeNode + root_numbers_.capacity() * sizeof(void*) +
                  free_root_numbers_.capacity() * sizeof(uint32_t) +
-                 first_blocks_.size() * kFirstBlockNode +
-                 (first_blocks_.bucket_count() + roots_.bucket_count()) * sizeof(void*);
+                 roots_.bucket_count() * sizeof(void*);
   for (const auto& [extras, root] : roots_) bytes += kRootNode + extras.capacity() + 16;
   return bytes;
 }

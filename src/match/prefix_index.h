@@ -1,19 +1,15 @@
 // PrefixIndex: which blocks hold the K and V of a prompt's first tokens. The exact part of the
 // MatchMaker.
 //
-//   (extras) root ── block ── block ── block          full blocks: one probe of a hash table each
-//                      └── block          └┄┄ tail    siblings in lexicographic order: the longest
-//                      common
-//                                                     prefix with any child is with one of two
-//                                                     neighbours
+//   (extras) root ── block ── block ── block        full blocks: one probe of a hash table each
+//                      └── block          └┄┄ tail  siblings in lexicographic order: the longest
+//                                                 common prefix is with one of two neighbours
 //
 // Invariants
 //   1. A block is reported only after its tokens, its parent and, at the root, the namespace's
-//   extras were compared. An
-//      equal key with anything else is a collision: skipped and counted. Truncated keys make
-//      lookups slow, never wrong.
-//   2. A block's parent is in the index and full as long as the block is; only leaves can be
-//   erased.
+//      extras were compared. An equal key with anything else is a collision: skipped and counted.
+//      Truncated keys make lookups slow, never wrong.
+//   2. A block's parent is in the index and full as long as the block is; only leaves are erased.
 //   3. No two full blocks have the same parent and tokens (the first one stands for both).
 // Threads: const members may run at the same time; everything else needs the index alone.
 // Cost: Find is O(1) a block, plus O(log blocks) once where the prompt diverges. About 240 bytes a
@@ -35,14 +31,12 @@ namespace kvlink::match {
 
 struct PrefixMatch {
   std::vector<BlockId> blocks;  // full blocks, from the first token on
-  BlockId partial =
-      kNoBlock;  // block that shares the next `partial_rows` tokens, and no block shares more
+  // Shares the next `partial_rows` tokens, and no block shares more.
+  BlockId partial = kNoBlock;
   uint32_t partial_rows = 0;
   uint32_t num_tokens = 0;  // covered by both: index of the first token that is not
   bool has_next = false;    // tokens for a further full block follow `blocks`; then its key is
   BlockKey next_key;        //   (for "evicted" and "in flight")
-  bool other_salt =
-      false;  // nothing matched, but the tenant's first block is here under another salt
   uint32_t collisions = 0;
 };
 
@@ -93,7 +87,7 @@ class PrefixIndex {
   struct RootEntry {
     uint32_t number = 0;
     uint32_t num_blocks = 0;  // that hang off it directly; the root goes with the last one
-    BlockKey key, tenant_key;
+    BlockKey key;
   };
   struct TextHash {
     using is_transparent = void;
@@ -120,7 +114,6 @@ class PrefixIndex {
   Parent FindRoot(const Root& root) const;
   Parent EnterRoot(const Root& root);
   void LeaveRoot(Parent parent);
-  const RootEntry* RootOf(Parent parent) const;  // null: the parent is a block
   void AddFull(BlockId id, const BlockKey& key);
   void RemoveFull(BlockId id);
   void Remove(BlockId id);
@@ -142,8 +135,6 @@ class PrefixIndex {
   Roots roots_;
   std::vector<Roots::pointer> root_numbers_;  // by number
   std::vector<uint32_t> free_root_numbers_;
-  std::unordered_map<BlockKey, uint32_t>
-      first_blocks_;  // full blocks at roots, by key without salt -> how many
 };
 
 }  // namespace kvlink::match

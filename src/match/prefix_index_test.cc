@@ -155,17 +155,11 @@ TEST_F(PrefixIndexTest, TheSameTenantHitsAndAnotherDoesNot) {
   EXPECT_EQ(Find(Range(0, 8)).num_tokens, 8u);
   const PrefixMatch foreign = index_.Find(keys_.MakeRoot({"other", "salt"}), Range(0, 8));
   EXPECT_EQ(foreign.num_tokens, 0u);
-  EXPECT_FALSE(foreign.other_salt);
 }
 
-TEST_F(PrefixIndexTest, SaysThatThePromptIsCachedUnderTheTenantsOtherSalt) {
-  const BlockId block = Store(Range(0, 4)).front();
-  const Root other = keys_.MakeRoot({"tenant", "another salt"});
-  EXPECT_EQ(index_.Find(other, Range(0, 8)).num_tokens, 0u);
-  EXPECT_TRUE(index_.Find(other, Range(0, 8)).other_salt);
-  EXPECT_FALSE(index_.Find(other, Range(1, 8)).other_salt);
-  index_.Erase(block);
-  EXPECT_FALSE(index_.Find(other, Range(0, 8)).other_salt);
+TEST_F(PrefixIndexTest, AnotherSaltOfTheTenantHitsNothing) {
+  Store(Range(0, 8));
+  EXPECT_EQ(index_.Find(keys_.MakeRoot({"tenant", "another"}), Range(0, 8)).num_tokens, 0u);
 }
 
 TEST_F(PrefixIndexTest, ForgetsANamespaceWithItsLastBlock) {
