@@ -138,7 +138,8 @@ void ReadStream(Fields& fields, ApiRequest* out) {
 SimilarPolicy ReadSimilar(const std::string& name, Fields* fields) {
   if (name == "on") return SimilarPolicy::kOn;
   if (name == "strict") return SimilarPolicy::kStrict;
-  if (name != "off") fields->Fail("similar", "must be off, on or strict, not '" + name + "'");
+  if (name != "off")
+    fields->Fail("similar", "kvlink.similar must be off, on or strict, not '" + name + "'");
   return SimilarPolicy::kOff;
 }
 

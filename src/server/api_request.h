@@ -48,6 +48,7 @@ struct ApiRequest {
   MessageSyntax syntax;
   bool tool_keys_reordered = false;
   engine::GenerationRequest generation;  // everything but the prompt, the tenant and `similar`
+  std::string grammar_field = "tools";   // which field generation.sampling.grammar comes from
 };
 
 struct TokenizeRequest {

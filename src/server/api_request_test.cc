@@ -321,7 +321,7 @@ TEST(ApiRequest, DeterministicSwitchesSimilarReuseOffWhateverElseIsAskedFor) {
   EXPECT_EQ(ParseChat({{"deterministic", true}, {"kvlink", {{"similar", "on"}}}}).similar,
             SimilarPolicy::kOff);
   EXPECT_THAT(ChatError({{"kvlink", {{"similar", "maybe"}}}}).message,
-              HasSubstr("must be off, on or strict, not 'maybe'"));
+              HasSubstr("kvlink.similar must be off, on or strict, not 'maybe'"));
 }
 
 }  // namespace

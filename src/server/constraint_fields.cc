@@ -108,6 +108,7 @@ void ReadConstraint(Fields& fields, const Ordered& ordered, ApiRequest* out) {
   if (fields.Get("guided_regex") != nullptr)
     fields.Fail("guided_regex", "guided_regex is not supported; use grammar", "unsupported");
   if (grammar.empty()) return;
+  out->grammar_field = given_by;
   if (out->generation.beam_search)
     fields.Fail("use_beam_search", "use_beam_search cannot be combined with " + given_by);
   // What the answer may look like was decided by someone who relies on it.

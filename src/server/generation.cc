@@ -40,6 +40,12 @@ std::optional<ApiError> ErrorOf(const engine::RequestReport& report,
   return std::nullopt;
 }
 
+// The field that a refusal of the engine's is about.
+std::string FieldAtFault(const ApiRequest& request, const ApiError& error) {
+  if (error.message.starts_with("grammar:")) return request.grammar_field;
+  return request.chat ? "messages" : "prompt";
+}
+
 }  // namespace
 
 Generation::Generation(const GenerationContext& context, ApiRequest request,
@@ -77,7 +83,7 @@ void Generation::Start() {
     Result<engine::RequestId> id = Submit(i);
     if (!id.ok()) {
       ApiError error = FromStatus(id.status());
-      if (error.status == 400) error.param = request_.chat ? "messages" : "prompt";
+      if (error.status == 400) error.param = FieldAtFault(request_, error);
       if (error.status == 429) {
         error.retry_after_s = context_.retry_after(static_cast<uint32_t>(prompts_.size()));
       }

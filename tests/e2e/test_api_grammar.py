@@ -140,6 +140,7 @@ def test_hostile_and_broken_grammars_are_the_clients_error(chat, grammar, compla
     with pytest.raises(openai.BadRequestError) as refused:
         chat("hi", extra_body={"grammar": grammar})
     assert complaint in refused.value.message
+    assert refused.value.param == "grammar"
 
 
 def test_a_grammar_that_explodes_while_it_is_used_ends_its_request_only(chat):
