@@ -1,62 +1,107 @@
-// HttpConnection: one client's connection, with the parser before it and the unsent answer behind
-// it.
+// HttpConnection: one client's connection: reads a request, has it answered, writes the answer, and
+// looks at the next one when that has left.
 //
-// Internal to the HTTP server: the only header that shows Boost. Everything of a connection runs on
-// its strand; Start and Shutdown may be called from any thread.
+//   socket -> HttpRequestReader -> handler, with an HttpExchange
+//          <- UnsentBytes       <- the exchange's answer
+//
+// Internal to the HTTP server. Everything of a connection runs on its strand; Start, MakeRoom,
+// Shutdown and Post may be called from any thread. It lives as long as something is pending on it.
 #pragma once
 
-#include <atomic>
-#include <boost/asio/io_context.hpp>
+#include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
+#include <optional>
+#include <string>
 
-#include "server/drain_rate.h"
-#include "server/heavy_turns.h"
-#include "server/http.h"
-#include "server/http_server.h"
+#include "server/http_request_reader.h"
+#include "server/http_shared.h"
+#include "server/http_socket.h"
+#include "server/unsent_bytes.h"
 
 namespace kvlink::server {
 
-class HttpConnection {
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  virtual ~HttpConnection() = default;
-  virtual void Start() = 0;
+  // Speaks TLS if `tls` is not null.
+  HttpConnection(HttpShared& shared, boost::asio::ip::tcp::socket socket,
+                 boost::asio::ssl::context* tls);
+
+  void Start();
   // Closes when idle, or at once.
-  virtual void Shutdown(bool at_once) = 0;
+  void Shutdown(bool at_once);
   // Closes if it still is idle.
-  virtual void MakeRoom() = 0;
+  void MakeRoom();
   // No thread serves any more: lets go of whoever waits for it.
-  virtual void Abandon() = 0;
+  void Abandon();
+  void Post(std::function<void()> task);
+
+  // --- the answer under way, as HttpExchange gives it; on the strand ---
+  void SendWhole(HttpResponse response);
+  void BeginStream(HttpResponse response);
+  bool WritePart(const std::string& part);
+  void EndStream();
+  // An answer of the HTTP layer's own.
+  void SendFailure(HttpFailure failure);
+  void OnDisconnect(std::function<void(DisconnectReason)> callback);
+
+ private:
+  using error_code = boost::system::error_code;
+
+  void Handshake();
+  void FailHandshake(error_code error);
+
+  void ReadMore();
+  void OnRead(error_code error, size_t n);
+  void ReadRequests();
+  void BeginRequest();
+  bool CountIncoming(size_t body_bytes);
+  void Dispatch();
+  void ServeHeld();
+  void Serve(HttpRequest request);
+  void Refuse(HttpFailure failure);
+
+  void Enqueue(std::string_view text);
+  void WriteMore();
+  void OnWritten(error_code error, size_t n);
+  void FinishIfWritten();
+  void Linger();
+
+  void AwaitRequest();
+  void NoteIdle();
+  void NoteNotIdle();
+  void ArmReadTimer(std::chrono::milliseconds time);
+  void OnReadTimeout();
+  void ArmWriteTimer();
+  void Close(DisconnectReason reason);
+
+  HttpShared& shared_;
+  HttpSocket::Strand strand_;
+  HttpSocket socket_;
+  boost::asio::steady_timer read_timer_, write_timer_;
+  bool handshaking_ = false;
+  uint64_t idle_since_ = 0;   // in HttpShared::connections; 0: it is not
+  size_t counted_bytes_ = 0;  // of HttpShared::incoming_bytes
+
+  std::array<char, HttpRequestReader::kMostBytes> incoming_;
+  HttpRequestReader reader_;
+  std::chrono::steady_clock::time_point begun_;  // of the request that is read or answered
+  bool reading_ = false;
+
+  bool busy_ = false;                // a request is being answered
+  std::optional<HttpRequest> held_;  // this one; it waits for its turn
+  bool answered_ = false;            // its answer is complete, though perhaps not written
+  bool keep_alive_ = false, http_11_ = true, chunked_ = false, head_only_ = false;
+  std::function<void(DisconnectReason)> on_disconnect_;
+  UnsentBytes unsent_;
+
+  bool lingering_ = false, closed_ = false;
+  size_t lingered_bytes_ = 0;
+  DisconnectReason close_reason_ = DisconnectReason::kPeerClosed;
 };
-
-// What connections share; outlives them.
-struct HttpShared {
-  boost::asio::io_context io;
-  Limits limits;
-  Handler handler;
-  FailureHandler on_failure;
-  std::atomic<bool> stopping{false};
-  std::function<void()> on_empty;           // the last connection is gone
-  std::atomic<uint64_t> incoming_bytes{0};  // of bodies that are not complete, or wait for a turn
-  HeavyTurns heavy;                         // of requests with bodies that are large
-  std::atomic<uint64_t> refused{0}, made_room{0}, failed_handshakes{0}, slow_senders{0};
-  DrainRate drain{base::SteadyClock()};  // of connections
-
-  std::mutex mutex;
-  std::set<std::shared_ptr<HttpConnection>> connections;   // guarded by mutex
-  std::map<uint64_t, std::weak_ptr<HttpConnection>> idle;  // since when; guarded by mutex
-  uint64_t last_idle = 0;                                  // guarded by mutex
-  std::shared_ptr<boost::asio::ssl::context> tls;          // guarded by mutex; null: plain HTTP
-};
-
-// Speaks TLS if `tls` is not null.
-std::shared_ptr<HttpConnection> MakeHttpConnection(HttpShared& shared,
-                                                   boost::asio::ip::tcp::socket socket,
-                                                   boost::asio::ssl::context* tls);
 
 }  // namespace kvlink::server

@@ -6,13 +6,15 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "server/http_connection.h"
-#include "server/http_text.h"
+#include "server/http_shared.h"
+#include "server/http_socket.h"
 
 namespace kvlink::server {
 namespace {
@@ -41,11 +43,11 @@ class BeastServer : public HttpServer {
         strand_(asio::make_strand(shared_.io)),
         acceptor_(strand_),
         accept_timer_(strand_),
-        grace_timer_(strand_) {
+        grace_timer_(strand_),
+        tls_(std::move(tls)) {
     shared_.limits = limits;
     shared_.handler = std::move(handler);
     shared_.on_failure = std::move(on_failure);
-    shared_.tls = std::move(tls);
     // All threads but one.
     if (threads > 2) shared_.heavy.Add(static_cast<size_t>(threads) - 2);
     shared_.on_empty = [this] { asio::post(strand_, [this] { OnEmpty(); }); };
@@ -79,13 +81,7 @@ class BeastServer : public HttpServer {
     for (std::thread& thread : others) thread.join();
     // Only after a hard stop is anything left. Whoever still works for a connection is told here,
     // and by what was posted and has not run: the engine's thread must not find the server gone.
-    std::set<std::shared_ptr<HttpConnection>> left;
-    {
-      const std::lock_guard lock(shared_.mutex);
-      left.swap(shared_.connections);
-    }
-    for (const auto& connection : left) connection->Abandon();
-    left.clear();
+    for (const auto& connection : shared_.connections.TakeAll()) connection->Abandon();
     shared_.io.restart();
     shared_.io.poll();
   }
@@ -114,18 +110,18 @@ class BeastServer : public HttpServer {
 
   uint16_t port() const override { return port_; }
   Figures figures() const override {
-    const std::lock_guard lock(shared_.mutex);
-    return {.open = shared_.connections.size(),
-            .idle = shared_.idle.size(),
+    const OpenConnections::Counts counts = shared_.connections.counts();
+    return {.open = counts.open,
+            .idle = counts.idle,
             .refused = shared_.refused,
             .made_room = shared_.made_room,
             .failed_handshakes = shared_.failed_handshakes,
             .slow_senders = shared_.slow_senders};
   }
   void UseTls(TlsContext tls) override {
-    const std::lock_guard lock(shared_.mutex);
-    KVLINK_CHECK(shared_.tls != nullptr && tls != nullptr);
-    shared_.tls.swap(tls);
+    const std::lock_guard lock(tls_mutex_);
+    KVLINK_CHECK(tls_ != nullptr && tls != nullptr);
+    tls_.swap(tls);
   }
 
  private:
@@ -146,26 +142,15 @@ class BeastServer : public HttpServer {
   }
 
   void Admit(tcp::socket socket) {
-    std::shared_ptr<HttpConnection> idle;
-    TlsContext tls;
-    bool is_full = false;
-    {
-      const std::lock_guard lock(shared_.mutex);
-      const size_t open = shared_.connections.size(), most = shared_.limits.max_connections;
-      if (open >= most && !shared_.idle.empty()) {
-        idle = shared_.idle.begin()->second.lock();
-        shared_.idle.erase(shared_.idle.begin());  // the next one asks another
-      }
-      is_full = open >= most && (idle == nullptr || open >= most + kClosing);
-      tls = shared_.tls;
-    }
+    const size_t open = shared_.connections.counts().open, most = shared_.limits.max_connections;
+    const auto idle = open >= most ? shared_.connections.TakeLongestIdle() : nullptr;
+    const TlsContext tls = CurrentTls();
     if (idle != nullptr) idle->MakeRoom();
-    if (is_full) return RefuseOverload(socket, tls != nullptr);
-    auto connection = MakeHttpConnection(shared_, std::move(socket), tls.get());
-    {
-      const std::lock_guard lock(shared_.mutex);
-      shared_.connections.insert(connection);
+    if (open >= most && (idle == nullptr || open >= most + kClosing)) {
+      return RefuseOverload(socket, tls != nullptr);
     }
+    const auto connection = std::make_shared<HttpConnection>(shared_, std::move(socket), tls.get());
+    shared_.connections.Add(connection);
     connection->Start();
   }
 
@@ -177,35 +162,31 @@ class BeastServer : public HttpServer {
         503, "too_many_connections",
         "more than " + std::to_string(shared_.limits.max_connections) + " connections are open"};
     failure.retry_after_s = shared_.drain.RetryAfter(1);
-    const HttpResponse response = shared_.on_failure(std::move(failure));
-    const std::string text = Head(response, response.body.size(), false, false) + response.body;
-    error_code ignored;
-    socket.non_blocking(true, ignored);
-    socket.write_some(asio::buffer(text), ignored);
-    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    SendLastAnswer(socket, shared_.on_failure(std::move(failure)));
   }
 
   void CloseAll(bool at_once) {
-    std::set<std::shared_ptr<HttpConnection>> all;
-    {
-      const std::lock_guard lock(shared_.mutex);
-      all = shared_.connections;
-    }
-    for (const auto& connection : all) connection->Shutdown(at_once);
+    for (const auto& connection : shared_.connections.All()) connection->Shutdown(at_once);
   }
 
   void OnEmpty() {
-    const std::lock_guard lock(shared_.mutex);
-    if (shared_.connections.empty()) grace_timer_.cancel();
+    if (shared_.connections.counts().open == 0) grace_timer_.cancel();
   }
 
-  mutable HttpShared shared_;
+  TlsContext CurrentTls() {
+    const std::lock_guard lock(tls_mutex_);
+    return tls_;
+  }
+
+  HttpShared shared_;
   const int threads_;
   // Accepting and stopping.
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer accept_timer_, grace_timer_;
   uint16_t port_ = 0;
+  std::mutex tls_mutex_;
+  TlsContext tls_;  // guarded by tls_mutex_; null: plain HTTP
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "fuzz_input.h"
 #include "server/http_connection.h"
+#include "server/http_shared.h"
 #include "server/request_trace.h"
 
 namespace kvlink::server {
@@ -71,9 +72,9 @@ class Exchange {
     client_ = ends[1];
     tcp::socket socket(shared_.io);
     socket.assign(tcp::v4(), ends[0]);
-    const auto connection = MakeHttpConnection(shared_, std::move(socket), nullptr);
+    const auto connection = std::make_shared<HttpConnection>(shared_, std::move(socket), nullptr);
     connection_ = connection;
-    shared_.connections.insert(connection);
+    shared_.connections.Add(connection);
     connection->Start();
     Settle();
   }
@@ -91,7 +92,8 @@ class Exchange {
     KVLINK_CHECK(connection_.expired()) << "a connection outlives its client";
     KVLINK_CHECK(shared_.incoming_bytes == 0)
         << shared_.incoming_bytes << " bytes still on their way";
-    KVLINK_CHECK(shared_.connections.empty() && shared_.idle.empty());
+    const OpenConnections::Counts counts = shared_.connections.counts();
+    KVLINK_CHECK(counts.open == 0 && counts.idle == 0);
   }
 
   const std::vector<HttpRequest>& requests() const { return requests_; }
