@@ -1,10 +1,9 @@
-// The routes of Api that administer the cache, and the dashboard.
+// The routes of Api that administer the cache.
 #include <optional>
 #include <utility>
 
 #include "server/admin.h"
 #include "server/api.h"
-#include "server/dashboard.h"
 
 namespace kvlink::server {
 namespace {
@@ -28,7 +27,8 @@ void Api::Pin(Call call) {
   PinRequest& pin = std::get<PinRequest>(parsed);
   if (!CheckModel(call, pin.prompt.model)) return;
   std::vector<BuiltPrompt> prompts;
-  if (auto error = SetUp(call, &pin.prompt, &prompts)) return Refuse(call, *error);
+  if (auto error = generations_.SetUp(call.caller, &pin.prompt, &prompts))
+    return Refuse(call, *error);
   LookupRequest request;
   request.tokens = prompts.front().tokens;
   request.ns = pin.prompt.generation.ns;
@@ -45,10 +45,33 @@ void Api::Pin(Call call) {
                          cache.Stats().pinned_bytes));
 }
 
+void Api::Unpin(Call call) {
+  auto parsed = ParseUnpinRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
+  ApiRequest& prompt = std::get<ApiRequest>(parsed);
+  if (!CheckModel(call, prompt.model)) return;
+  std::vector<BuiltPrompt> prompts;
+  if (auto error = generations_.SetUp(call.caller, &prompt, &prompts)) return Refuse(call, *error);
+  LookupRequest request;
+  request.tokens = prompts.front().tokens;
+  request.ns = prompt.generation.ns;
+  Cache& cache = engine_.cache();
+  const Result<uint32_t> unpinned = cache.Unpin(request);
+  if (!unpinned.ok()) {
+    ApiError error = FromStatus(unpinned.status());
+    if (unpinned.status().code() == StatusCode::kNotFound) {
+      error = {404, unpinned.status().message(), prompt.chat ? "messages" : "prompt", "not_cached"};
+    }
+    return Refuse(call, error);
+  }
+  Answer(call, UnpinAnswer(static_cast<uint32_t>(request.tokens.size()), *unpinned,
+                           cache.Stats().pinned_bytes));
+}
+
 void Api::Warm(Call call) {
   if (auto error = CheckShares(call.caller)) return Refuse(call, *error);
   auto parsed = ParseWarmRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
-  Generate(std::move(call), std::move(parsed), MakeWarmStyle());
+  generations_.Start(std::move(call), std::move(parsed), MakeWarmStyle());
 }
 
 // Any thread may clear: the cache locks, and what a sequence uses stays.
@@ -58,13 +81,6 @@ void Api::Flush(Call call) {
   const CacheStats before = cache.Stats();
   cache.Clear();
   Answer(call, FlushAnswer(before, cache.Stats()));
-}
-
-void Api::Dashboard(Call call) {
-  HttpResponse response = DashboardPage();
-  for (auto& header : HeadersOf(call)) response.headers.push_back(std::move(header));
-  call.responder->Send(std::move(response));
-  Finish(call, 200);
 }
 
 }  // namespace kvlink::server

@@ -1,10 +1,9 @@
-// The routes of Api that show the cache's blocks, and the one that takes pins back.
+// The routes of Api that show the cache's blocks.
 #include <chrono>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "server/admin.h"
 #include "server/api.h"
 #include "server/blocks.h"
 
@@ -35,34 +34,11 @@ std::string WhyNoText(const Caller& caller) {
 
 }  // namespace
 
-void Api::Unpin(Call call) {
-  auto parsed = ParseUnpinRequest(call.request.body, options_.limits, tokenizer_.vocab_size());
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
-  ApiRequest& prompt = std::get<ApiRequest>(parsed);
-  if (!CheckModel(call, prompt.model)) return;
-  std::vector<BuiltPrompt> prompts;
-  if (auto error = SetUp(call, &prompt, &prompts)) return Refuse(call, *error);
-  LookupRequest request;
-  request.tokens = prompts.front().tokens;
-  request.ns = prompt.generation.ns;
-  Cache& cache = engine_.cache();
-  const Result<uint32_t> unpinned = cache.Unpin(request);
-  if (!unpinned.ok()) {
-    ApiError error = FromStatus(unpinned.status());
-    if (unpinned.status().code() == StatusCode::kNotFound) {
-      error = {404, unpinned.status().message(), prompt.chat ? "messages" : "prompt", "not_cached"};
-    }
-    return Refuse(call, error);
-  }
-  Answer(call, UnpinAnswer(static_cast<uint32_t>(request.tokens.size()), *unpinned,
-                           cache.Stats().pinned_bytes));
-}
-
 void Api::ListBlocks(Call call) {
   const auto parsed = ParseBlocksQuery(call.request.query);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   const BlocksQuery& query = std::get<BlocksQuery>(parsed);
-  const auto now = generation_context_.clock();
+  const auto now = calls_.clock()();
   const std::string reader = call.caller.scope;
   if (query.cursor.list == 0) {
     BlockPages::Kept kept{0, reader, now, nullptr};

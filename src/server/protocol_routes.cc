@@ -1,11 +1,11 @@
-// The routes of Api that speak other protocols than OpenAI's completions: /v1/messages,
-// /v1/responses, and those that only say what is not here.
+// The routes of Api that speak other protocols than OpenAI's completions: /v1/messages and
+// /v1/responses.
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/anthropic.h"
 #include "server/api.h"
-#include "server/openapi.h"
+#include "server/dump.h"
 #include "server/responses.h"
 
 namespace kvlink::server {
@@ -14,12 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kResponsePrefix = "/v1/responses/";
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -30,8 +24,8 @@ void Api::Messages(Call call) {
   auto parsed = ParseChatRequest(chat.body, options_.limits, tokenizer_.vocab_size());
   if (auto* request = std::get_if<ApiRequest>(&parsed))
     request->style = ApiRequest::Style::kMessages;
-  MessagesHead head{"msg_" + call.id, model_ids_.front(), chat.wants_cache_told};
-  Generate(std::move(call), std::move(parsed), MakeMessagesStyle(std::move(head)));
+  MessagesHead head{"msg_" + call.id, models_.id(), chat.wants_cache_told};
+  generations_.Start(std::move(call), std::move(parsed), MakeMessagesStyle(std::move(head)));
 }
 
 void Api::CountMessageTokens(Call call) {
@@ -42,11 +36,11 @@ void Api::CountMessageTokens(Call call) {
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return Refuse(call, *error);
   ApiRequest request = std::get<ApiRequest>(std::move(parsed));
   if (!CheckModel(call, request.model)) return;
-  ShowTools(tool_template_, &request.tools_json, &request.messages);
-  const Result<BuiltPrompt> built =
-      builder_.FromChat({call.caller.scope, ""}, request.messages, request.tools_json, true);
-  if (!built.ok()) return Refuse(call, FromStatus(built.status()));
-  Answer(call, Json({{"input_tokens", built->tokens.size()}}).dump());
+  ShowTools(generations_.tools(), &request.tools_json, &request.messages);
+  const auto built = generations_.prompts().OfMessages({call.caller.scope, ""}, request.messages,
+                                                       request.tools_json, true);
+  if (const ApiError* error = std::get_if<ApiError>(&built)) return Refuse(call, *error);
+  Answer(call, Dump({{"input_tokens", std::get<BuiltPrompt>(built).tokens.size()}}));
 }
 
 void Api::Responses(Call call) {
@@ -60,8 +54,8 @@ void Api::Responses(Call call) {
   auto parsed = ParseChatRequest(chat.body, options_.limits, tokenizer_.vocab_size());
   ResponsesHead head;
   head.id = "resp_" + call.id;
-  head.model = model_ids_.front();
-  head.created = Now();
+  head.model = models_.id();
+  head.created = CreatedNow();
   head.messages = std::move(chat.messages);
   head.echo = std::move(chat.echo);
   if (auto* request = std::get_if<ApiRequest>(&parsed)) {
@@ -74,7 +68,7 @@ void Api::Responses(Call call) {
       };
     }
   }
-  Generate(std::move(call), std::move(parsed), MakeResponsesStyle(std::move(head)));
+  generations_.Start(std::move(call), std::move(parsed), MakeResponsesStyle(std::move(head)));
 }
 
 void Api::ShowResponse(Call call) {
@@ -93,33 +87,7 @@ void Api::DeleteResponse(Call call) {
     return Refuse(call, {404, "there is no response " + id.substr(0, 100) + " here", "response_id",
                          "response_not_found"});
   }
-  Answer(call, Json({{"id", id}, {"object", "response"}, {"deleted", true}}).dump());
+  Answer(call, Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
-
-void Api::RefuseEmbeddings(Call call) {
-  Refuse(call,
-         {501,
-          "embeddings are not supported: the model served here generates text, and its hidden "
-          "states are no embeddings that anything was trained for",
-          "", "unsupported"});
-}
-
-// As llama-server's clients read it.
-void Api::Props(Call call) {
-  const auto piece = [&](TokenId token) { return token < 0 ? "" : tokenizer_.Piece(token, true); };
-  Json json = {{"default_generation_settings",
-                {{"n_ctx", context_tokens()},
-                 {"params", {{"temperature", 1.0}, {"top_k", 0}, {"top_p", 1.0}, {"min_p", 0.0}}}}},
-               {"total_slots", engine_.options().max_sequences},
-               {"model_alias", model_ids_.front()},
-               {"modalities", {{"vision", false}, {"audio", false}}},
-               {"bos_token", piece(tokenizer_.bos())},
-               {"eos_token", piece(tokenizer_.eos())},
-               {"chat_template_caps", {{"supports_tools", tool_template_.native}}},
-               {"build_info", "kvlink " + options_.version}};
-  Answer(call, json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-void Api::OpenApi(Call call) { Answer(call, OpenApiDocument(options_.version)); }
 
 }  // namespace kvlink::server
