@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/dump.h"
+
 namespace kvlink::server {
 namespace {
 
@@ -19,10 +21,6 @@ constexpr size_t kFileBytes = 16 << 20;
 constexpr size_t kFiles = 4;
 constexpr const char* kTextPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
 constexpr const char* kJsonPattern = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})";
-
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 // A tenth is enough for times in milliseconds, and reads well.
 std::string NumberText(double number) {
