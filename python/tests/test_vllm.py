@@ -82,6 +82,13 @@ def test_a_restarted_vllm_loads_from_disk_and_answers_the_same(cold, plain, tmp_
     assert "KVLink observes: request" in log.read_text()
 
 
+def test_an_overridden_configuration_finds_nothing_of_the_files_own(cold, tmp_path_factory):
+    with Vllm({"cold_dir": str(cold), "ram_bytes": 0}, log_of(tmp_path_factory, "overridden"),
+              {"hf_overrides": {"rms_norm_eps": 0.5}, "kv_cache_memory_bytes": 100 << 20,
+               "max_model_len": 1024}) as vllm:
+        assert vllm.generate([PROMPTS[2]])["cached"] == [0]
+
+
 def test_blocks_survive_a_kill(cold, plain, tmp_path_factory):
     """kill -9 of every process, then damage: whatever does not verify is computed again."""
     options = {"ram_bytes": "64MiB", "cold_dir": str(cold)}

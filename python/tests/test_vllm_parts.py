@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import kvlink
-from kvlink.vllm.fingerprint import file_digest, fingerprint, folder_digest, weights_in_key
+from kvlink.vllm.fingerprint import (
+    configuration_digest,
+    file_digest,
+    fingerprint,
+    folder_digest,
+    weights_in_key,
+)
 from kvlink.vllm.messages import StepPlan
 from kvlink.vllm.observer import Observer, attention_traits, token_texts
 from kvlink.vllm.options import ConnectorOptions, byte_size
@@ -99,6 +105,16 @@ def test_a_folder_without_weights_is_an_error(tmp_path):
 def test_a_fingerprint_does_not_depend_on_the_order():
     assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": "1"})
+
+
+def test_a_changed_configuration_shares_with_no_other_and_its_place_does_not_matter():
+    config = {"_name_or_path": "/a", "rms_norm_eps": 1e-5, "id2label": {0: "A"},
+              "text_config": {"_name_or_path": "/a", "rope_theta": 1e5}}
+    first = configuration_digest(config)
+    assert first == configuration_digest(
+        {**config, "_name_or_path": "/b", "text_config": {"_name_or_path": "/b", "rope_theta": 1e5}})
+    assert first != configuration_digest({**config, "rms_norm_eps": 0.5})
+    assert first != configuration_digest({**config, "text_config": {"rope_theta": 1e6}})
 
 
 def test_made_up_weights_share_with_no_others():

@@ -24,7 +24,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvlink._errors import UnsupportedError
 from kvlink._kvlink import BlockStore
-from kvlink.vllm.fingerprint import folder_digest, model_folder, weights_in_key
+from kvlink.vllm.fingerprint import (
+    configuration_digest,
+    folder_digest,
+    model_folder,
+    weights_in_key,
+)
 from kvlink.vllm.messages import StepPlan, WorkerHello
 from kvlink.vllm.observer import Observer
 from kvlink.vllm.options import ConnectorOptions
@@ -118,6 +123,7 @@ def model_parts(vllm_config, options, block_size):
         "format": BLOCK_FORMAT,
         "tenant": options.tenant,
         "weights": weights,
+        "config": configuration_digest(model.hf_config.to_dict()),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
         "rope": str(getattr(model.hf_config, "rope_parameters", None)

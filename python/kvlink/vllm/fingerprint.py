@@ -71,6 +71,22 @@ def weights_in_key(load_format, digest, config_text):
     return {"load_format": load_format, "digest": digest()}
 
 
+# Of a configuration: where it was read from, which does not change what is computed.
+_NAMES_OF_PLACES = ("_name_or_path", "_model_name_or_path")
+
+
+def configuration_digest(config):
+    """SHA-256, in hex, of a model's configuration as it is used: a Hugging Face configuration as a
+    dictionary. The files' digest does not say it all: `--hf-overrides` changes K and V as well."""
+    def without_places(value):
+        if not isinstance(value, dict):
+            return value
+        return {str(name): without_places(part) for name, part in value.items()
+                if name not in _NAMES_OF_PLACES}
+
+    return hashlib.sha256(fingerprint(without_places(config)).encode()).hexdigest()
+
+
 def folder_state(folder):
     """Names, sizes and times of change of a folder's files; empty when there is none."""
     try:
