@@ -12,9 +12,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::FakeModel;
-using testing::ReferenceBeam;
-
 // The search, fed from the pure model.
 std::vector<BeamSearch::Hypothesis> Search(const FakeModel& model, const BeamParams& params,
                                            const std::vector<TokenId>& prompt) {

@@ -8,9 +8,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Harness;
-using testing::HarnessOptions;
-
 // Gives token 5 `limit` times, then nothing that could follow.
 class LimitedSampler : public model::Sampler {
  public:
@@ -35,7 +32,7 @@ HarnessOptions Options() {
   options.engine.new_sampler =
       [](const model::Model& model,
          const model::SamplingParams& params) -> Result<std::unique_ptr<model::Sampler>> {
-    if (params.grammar.empty()) return testing::NewFakeSampler(model, params);
+    if (params.grammar.empty()) return NewFakeSampler(model, params);
     const auto limit = static_cast<int>(params.grammar.size());
     return std::unique_ptr<model::Sampler>(std::make_unique<LimitedSampler>(limit));
   };

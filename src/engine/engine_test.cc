@@ -13,15 +13,7 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::FakeModel;
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
 using ::testing::HasSubstr;
-using testing::Outcome;
-using testing::Prompt;
-
-HarnessOptions NoEos() { return {.model = {.eos_bias = -100}}; }
 
 TEST(Engine, AnswersAsTheModelAloneDoes) {
   Harness harness(NoEos());
@@ -366,7 +358,7 @@ TEST(Engine, BadOptionsAreNamed) {
   const auto cache = CreateCache(cache_options);
   ASSERT_TRUE(cache.ok());
   EngineOptions options;
-  options.new_sampler = testing::NewFakeSampler;
+  options.new_sampler = NewFakeSampler;
   options.chunk_tokens = 0;
   const auto engine = Engine::Create(model, **cache, options);
   ASSERT_FALSE(engine.ok());

@@ -14,14 +14,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
-using testing::Outcome;
-using testing::Prompt;
-
-HarnessOptions NoEos() { return {.model = {.eos_bias = -100}}; }
-
 GenerationRequest Of(const std::string& tenant, uint32_t prompt, uint64_t seed, uint32_t answer) {
   GenerationRequest request = Greedy(Prompt(prompt, seed), answer);
   request.ns.tenant = tenant;

@@ -14,12 +14,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
-using testing::Outcome;
-using testing::Prompt;
-
 // A few families of prompts that share prefixes of any length.
 std::vector<TokenId> RandomPrompt(base::Random& random) {
   std::vector<TokenId> prompt =
@@ -71,7 +65,7 @@ bool RanToItsEnd(const RequestReport& report) {
 // What was streamed before the cut is the beginning of the answer.
 void ExpectBeginning(Harness& harness, const GenerationRequest& request, const Outcome& outcome) {
   if (request.beam_search || request.best_of > request.n) return;
-  const auto expected = testing::Reference(harness.model(), harness.engine().options(), request);
+  const auto expected = Reference(harness.model(), harness.engine().options(), request);
   for (uint32_t b = 0; b < request.n; ++b) {
     const std::vector<TokenId> streamed = outcome.StreamedTokens(b);
     ASSERT_LE(streamed.size(), expected[b].tokens.size());

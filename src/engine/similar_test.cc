@@ -10,12 +10,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
-using testing::Outcome;
-using testing::Prompt;
-
 constexpr uint32_t kPromptTokens = 1200;
 
 enum class Check { kAcceptsAll, kRefusesAll, kWantsMore };

@@ -14,12 +14,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
-using testing::Outcome;
-using testing::Prompt;
-
 class TieredEngineTest : public ::testing::Test {
  protected:
   TieredEngineTest() {

@@ -16,19 +16,6 @@
 namespace kvlink::engine {
 namespace {
 
-using testing::Greedy;
-using testing::Harness;
-using testing::HarnessOptions;
-using testing::Outcome;
-using testing::Prompt;
-
-HarnessOptions NoEos(uint32_t max_sequences) {
-  HarnessOptions options;
-  options.model.eos_bias = -100;
-  options.engine.max_sequences = max_sequences;
-  return options;
-}
-
 GenerationRequest Branches(uint32_t n, uint32_t max_tokens, float temperature = 1) {
   GenerationRequest request = Greedy(Prompt(100, 3), max_tokens);
   request.sampling.temperature = temperature;
@@ -119,7 +106,7 @@ constexpr int kRunOfTheThirdPair = 45;
 
 void ExpectCutInTheThirdPair(Harness& harness, const GenerationRequest& request,
                              const Outcome& outcome, FinishReason reason) {
-  const auto expected = testing::Reference(harness.model(), harness.engine().options(), request);
+  const auto expected = Reference(harness.model(), harness.engine().options(), request);
   const RequestReport& report = outcome.report();
   ASSERT_EQ(report.branches.size(), 8u);
   size_t generated = 0;

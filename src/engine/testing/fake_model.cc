@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/random.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 namespace {
 
 constexpr uint32_t kLayers = 2, kKvHeads = 2, kHeadDim = 4;  // a row of a head is 8 bytes
@@ -267,4 +267,4 @@ Result<std::unique_ptr<model::Sampler>> NewFakeSampler(const model::Model&,
   return std::unique_ptr<model::Sampler>(std::make_unique<FakeSampler>(params));
 }
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine

@@ -20,7 +20,7 @@
 #include "model/model.h"
 #include "model/sampler.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 
 struct FakeModelOptions {
   uint32_t context = 4096;
@@ -72,4 +72,4 @@ class FakeModel final : public model::Model {
 Result<std::unique_ptr<model::Sampler>> NewFakeSampler(const model::Model& model,
                                                        const model::SamplingParams& params);
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine

@@ -7,7 +7,7 @@
 #include "engine/testing/reference.h"
 #include "engine/utf8_stream.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 
 void Outcome::Take(const Event& event) {
   const std::lock_guard lock(mutex_);
@@ -76,6 +76,13 @@ std::string Outcome::StreamedText(uint32_t branch) const {
     text += event.text;
   }
   return text;
+}
+
+HarnessOptions NoEos(uint32_t max_sequences) {
+  HarnessOptions options;
+  options.model.eos_bias = -100;
+  options.engine.max_sequences = max_sequences;
+  return options;
 }
 
 Harness::Harness(HarnessOptions options) : model_(options.model) {
@@ -189,6 +196,11 @@ std::vector<TokenId> Prompt(uint32_t length, uint64_t seed) {
   return tokens;
 }
 
+std::vector<TokenId> Joined(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 GenerationRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
   GenerationRequest request;
   request.prompt = std::move(prompt);
@@ -197,4 +209,4 @@ GenerationRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
   return request;
 }
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine

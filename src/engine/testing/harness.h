@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "engine/testing/fake_model.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 
 // What a request's callback saw. Any thread.
 class Outcome {
@@ -50,6 +50,9 @@ struct HarnessOptions {
   SimilarTrials calibrated = {.trials = 60, .failures = 0};  // of each class of edits
 };
 
+// Answers are as long as they may be.
+HarnessOptions NoEos(uint32_t max_sequences = EngineOptions{}.max_sequences);
+
 class Harness {
  public:
   explicit Harness(HarnessOptions options = {});
@@ -88,6 +91,7 @@ class Harness {
 
 // `length` tokens that depend on the seed; none is the end token.
 std::vector<TokenId> Prompt(uint32_t length, uint64_t seed);
+std::vector<TokenId> Joined(std::vector<TokenId> a, const std::vector<TokenId>& b);
 GenerationRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens);
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine

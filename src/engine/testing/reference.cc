@@ -5,7 +5,7 @@
 
 #include "engine/utf8_stream.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 namespace {
 
 std::vector<TokenId> Join(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
@@ -161,4 +161,4 @@ std::vector<BranchResult> Reference(const FakeModel& model, const EngineOptions&
   return results;
 }
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine

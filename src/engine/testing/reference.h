@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "engine/testing/fake_model.h"
 
-namespace kvlink::engine::testing {
+namespace kvlink::engine {
 
 struct ReferenceHypothesis {
   std::vector<TokenId> tokens;
@@ -23,4 +23,4 @@ std::vector<ReferenceHypothesis> ReferenceBeam(const FakeModel& model, const Bea
 std::vector<BranchResult> Reference(const FakeModel& model, const EngineOptions& options,
                                     const GenerationRequest& request);
 
-}  // namespace kvlink::engine::testing
+}  // namespace kvlink::engine
