@@ -3,9 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <set>
-#include <string>
 
+#include "base/testing/names.h"
 #include "kvlink/cache.h"
 #include "kvlink/kv_shape.h"
 #include "kvlink/similar.h"
@@ -14,16 +13,7 @@
 namespace kvlink {
 namespace {
 
-template <typename Enum>
-void ExpectNamesOfTheirOwn(size_t count, const char* (*name_of)(Enum)) {
-  std::set<std::string> names;
-  for (size_t i = 0; i < count; ++i) {
-    const std::string name = name_of(static_cast<Enum>(i));
-    EXPECT_NE(name, "") << i;
-    EXPECT_NE(name, "unknown") << i;
-    EXPECT_TRUE(names.insert(name).second) << name << " twice, the second time as " << i;
-  }
-}
+using base::ExpectNamesOfTheirOwn;
 
 TEST(Names, AreThereOncePerValue) {
   ExpectNamesOfTheirOwn(static_cast<size_t>(MissReason::kCount), MissReasonName);
