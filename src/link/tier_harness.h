@@ -2,6 +2,8 @@
 // the tests of link.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -180,6 +182,29 @@ class TierHarness : public CacheHarness {
 
   std::vector<std::shared_ptr<tier::MemoryTier>> blocks;
   std::vector<std::shared_ptr<Faults>> faults;
+};
+
+// One tier, and a prompt.
+class TiersTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kBlock = 8;
+  static constexpr size_t kPrompt = 8 * kBlock + 3;  // eight whole blocks and a rest
+
+  TiersTest() { harness_.Create(); }
+
+  uint64_t Misses(MissReason reason) {
+    return harness_.cache->Stats().misses[static_cast<size_t>(reason)];
+  }
+  std::unique_ptr<Load> StartLoad(const Tokens& prompt) {
+    const LookupRequest request = harness_.RequestOf(prompt);
+    auto load = harness_.cache->StartLoad(request, harness_.cache->Lookup(request));
+    EXPECT_TRUE(load.ok()) << load.status().ToString();
+    return load.ok() ? std::move(load).value() : nullptr;
+  }
+
+  TierHarness harness_{kBlock, 64};
+  Faults& faults_ = *harness_.faults[0];
+  const Tokens prompt_ = RandomTokens(1, kPrompt);
 };
 
 }  // namespace kvlink::link

@@ -1,34 +1,13 @@
 // Blocks that leave RAM for a tier and come back: what comes is what was stored, or it is computed.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "link/tier_harness.h"
-#include "link/write_gate.h"
-#include "tier/testing/tier_world.h"
 
 namespace kvlink::link {
 namespace {
-
-constexpr uint32_t kBlock = 8;
-constexpr size_t kPrompt = 8 * kBlock + 3;  // eight whole blocks and a rest
-
-class TiersTest : public ::testing::Test {
- protected:
-  TiersTest() { harness_.Create(); }
-
-  uint64_t Misses(MissReason reason) {
-    return harness_.cache->Stats().misses[static_cast<size_t>(reason)];
-  }
-  std::unique_ptr<Load> StartLoad(const Tokens& prompt) {
-    const LookupRequest request = harness_.RequestOf(prompt);
-    auto load = harness_.cache->StartLoad(request, harness_.cache->Lookup(request));
-    EXPECT_TRUE(load.ok()) << load.status().ToString();
-    return load.ok() ? std::move(load).value() : nullptr;
-  }
-
-  TierHarness harness_{kBlock, 64};
-  Faults& faults_ = *harness_.faults[0];
-  const Tokens prompt_ = RandomTokens(1, kPrompt);
-};
 
 TEST_F(TiersTest, FullBlocksAreWrittenAndComeBackAsTheyWere) {
   harness_.Serve(prompt_);
@@ -216,116 +195,6 @@ TEST_F(TiersTest, WhatWasLoadedStaysUntilTheRequestBegins) {
   EXPECT_EQ(small.cache->Stats().in_use_pages, 0u);
 }
 
-struct Damage {
-  const char* name;
-  std::atomic<int> Faults::*count;
-};
-class DamagedTiersTest : public TiersTest, public ::testing::WithParamInterface<Damage> {};
-
-// Acceptance 1: one flipped bit is a miss and a counter, never a wrong answer.
-TEST_P(DamagedTiersTest, ABlockThatDoesNotComeWholeIsComputed) {
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.*GetParam().count = 1;
-  auto begun = harness_.TryBeginLoaded(harness_.RequestOf(prompt_));
-  ASSERT_TRUE(begun.ok());
-  EXPECT_EQ(begun->ready(), 0u);  // the first block of the chain was hit
-  begun->ComputePrompt();
-  EXPECT_EQ(begun->WrongRows(), 0u);
-  const CacheStats stats = harness_.cache->Stats();
-  EXPECT_EQ(stats.failed_loads, 1u);
-  EXPECT_EQ(stats.fallbacks, 1u);
-  begun->Release();
-  // Computed, it is written again.
-  harness_.MoveAllDown();
-  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Damages, DamagedTiersTest,
-                         ::testing::Values(Damage{"BitFlip", &Faults::bit_flips},
-                                           Damage{"ShortRead", &Faults::short_reads},
-                                           Damage{"ReadError", &Faults::get_errors},
-                                           Damage{"Loss", &Faults::losses}),
-                         [](const auto& damage) { return damage.param.name; });
-
-TEST_F(TiersTest, ABlockThatWasDamagedOnceIsNotWrittenForEver) {
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.bit_flips = 1;
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
-  harness_.MoveAllDown();  // written again
-  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
-  harness_.Serve(prompt_);  // computed again, although the tier has all of it
-  int turns = 0;
-  while (harness_.cache->RunIdle() && turns < 100) ++turns;
-  EXPECT_LT(turns, 100) << "there is nothing left to write";
-}
-
-TEST_F(TiersTest, AFailedBlockIsTheReasonOfTheMissAndIsLeftAloneForAWhile) {
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.get_errors = 1;
-  std::unique_ptr<Load> load = StartLoad(prompt_);
-  ASSERT_NE(load, nullptr);
-  TierHarness::Finish(*load);
-  load.reset();
-  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 0u);
-  EXPECT_EQ(harness_.Lookup(prompt_).miss_reason, MissReason::kTierError);
-  const uint64_t before = Misses(MissReason::kTierError);
-  harness_.Begin(prompt_);
-  EXPECT_EQ(Misses(MissReason::kTierError), before + 1);
-  harness_.clock.Advance(LowerTiers::kRetryAfter + std::chrono::seconds(1));
-  EXPECT_EQ(harness_.Lookup(prompt_).loadable_tokens, 64u);
-}
-
-TEST_F(TiersTest, WhatCameBeforeAFailureIsUsed) {
-  harness_.Serve(FirstOf(prompt_, 3 * kBlock));
-  harness_.MoveAllDown();
-  harness_.ServeLoaded(prompt_);
-  harness_.MoveAllDown();
-  // The first three are there before the fault is set: it hits the fourth.
-  harness_.ServeLoaded(FirstOf(prompt_, 3 * kBlock + 1));
-  faults_.bit_flips = 1;
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 3 * kBlock + 1);  // that one lay in RAM
-}
-
-TEST_F(TiersTest, ALoadThatIsLateBecomesComputing) {
-  harness_.options.similar_model.prefill_us_per_row = 1000;  // it is given 20 ms
-  harness_.Create();
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.hangs = true;
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
-  EXPECT_EQ(harness_.cache->Stats().failed_loads, 1u);
-  faults_.hangs = false;
-  harness_.ExpectConserved();
-}
-
-TEST_F(TiersTest, ACancelledLoadGivesItsPagesBackAtOnce) {
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.hangs = true;
-  {
-    const std::unique_ptr<Load> load = StartLoad(prompt_);
-    EXPECT_EQ(harness_.cache->Stats().in_use_pages, 8u);
-  }
-  EXPECT_EQ(harness_.cache->Stats().free_pages, 64u);
-  EXPECT_FALSE(harness_.Lookup(prompt_).in_flight.has_value());
-  faults_.hangs = false;
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
-}
-
-TEST_F(TiersTest, ACacheMayGoWhileALoadHangs) {
-  harness_.Serve(prompt_);
-  harness_.MoveAllDown();
-  faults_.hangs = true;
-  std::unique_ptr<Load> load = StartLoad(prompt_);
-  harness_.cache.reset();
-  load.reset();
-  faults_.hangs = false;
-}
-
 TEST_F(TiersTest, WithoutPagesNothingIsLoaded) {
   TierHarness small(kBlock, 12);
   small.Create();
@@ -392,15 +261,6 @@ TEST_F(TiersTest, ALoadThatLacksRoomAfterAskingSaysSoAndCanBeStartedAgain) {
   EXPECT_EQ((*again)->loaded()[0].num_rows, 64u);
 }
 
-TEST_F(TiersTest, APeerThatDoesNotAnswerIsWaitedForBriefly) {
-  faults_.asks_peer = true;
-  harness_.options.similar_model.prefill_us_per_row = 100;
-  harness_.Create();
-  faults_.hangs = true;
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 0u);
-  faults_.hangs = false;
-}
-
 TEST_F(TiersTest, ASlowerTierGivesWhatTheFasterOneHasNot) {
   TierHarness two(kBlock, 64, KvType::kF16, {"cold", "remote"});
   two.Create();
@@ -419,115 +279,6 @@ TEST_F(TiersTest, ASlowerTierGivesWhatTheFasterOneHasNot) {
   EXPECT_EQ((*load)->loaded()[0].num_rows, 64u);
   two.DrainAll();
   EXPECT_EQ(two.BlocksIn(0), 8u) << "what came is kept nearer";
-}
-
-// --- What is written, and when. ---
-
-class UnpaidTiersTest : public TiersTest {
- protected:
-  UnpaidTiersTest() {
-    harness_.options.tiers.write_head_start = std::chrono::milliseconds(0);
-    harness_.options.tiers.write_share = 0;
-    harness_.Create();
-  }
-};
-
-TEST_F(UnpaidTiersTest, WithoutCreditBlocksWaitForIdleTime) {
-  harness_.Serve(prompt_);
-  EXPECT_EQ(faults_.puts, 0u);
-  while (harness_.cache->RunIdle()) {
-  }
-  harness_.MoveAllDown();
-  EXPECT_EQ(harness_.BlocksIn(0), 8u);
-  EXPECT_EQ(harness_.ServeLoaded(prompt_), 64u);
-}
-
-TEST_F(UnpaidTiersTest, WhatWaitsForIdleTimeDoesNotPileUpWhereThereIsNone) {
-  TierHarness small(kBlock, 16);
-  small.options.tiers = harness_.options.tiers;
-  small.Create();
-  auto serve_until = [&, seed = uint64_t{0}](uint64_t end) mutable {
-    for (; seed < end; ++seed) small.Serve(RandomTokens(seed, 15 * kBlock));
-    return small.cache->Stats().tracking_bytes;
-  };
-  const uint64_t before = serve_until(50);
-  EXPECT_LE(serve_until(400), before + 1024);
-}
-
-TEST_F(UnpaidTiersTest, EvictedBlocksThatWereUsedOnceAreNotWrittenThoseUsedAgainAre) {
-  TierHarness small(kBlock, 16);
-  small.options.tiers = harness_.options.tiers;
-  small.Create();
-  const Tokens popular = RandomTokens(2, 4 * kBlock + 1);
-  small.Serve(popular);
-  small.Serve(popular);
-  for (uint64_t seed = 10; seed < 40; ++seed) small.Serve(RandomTokens(seed, 15 * kBlock));
-  EXPECT_EQ(small.Lookup(popular).exact_tokens, 0u);
-  EXPECT_GT(small.cache->Stats().unwritten_blocks, 100u);
-  while (small.faults[0]->puts < 4) std::this_thread::yield();  // they are written behind
-  EXPECT_EQ(small.Lookup(RandomTokens(10, 15 * kBlock)).loadable_tokens, 0u);
-  EXPECT_EQ(small.ServeLoaded(popular), 4 * kBlock);
-}
-
-TEST_F(UnpaidTiersTest, ComputingAgainWhatWasEvictedEarnsTheRightToWrite) {
-  TierHarness small(kBlock, 16);
-  small.options.tiers = harness_.options.tiers;
-  small.Create();
-  const Tokens other = RandomTokens(3, 14 * kBlock);
-  small.Serve(prompt_);
-  small.Serve(other);
-  EXPECT_EQ(small.faults[0]->puts, 0u);
-  small.Serve(prompt_);  // evicted, and computed again
-  EXPECT_TRUE(tier::Eventually([&] { return small.faults[0]->puts > 0; }));
-}
-
-// A tier is of use where the working set is several times the RAM.
-TEST_F(UnpaidTiersTest, ComputingAgainIsRegrettedAtFourTimesTheRam) {
-  TierHarness small(kBlock, 16);
-  small.options.tiers = harness_.options.tiers;
-  small.Create();
-  small.Serve(prompt_);
-  for (uint64_t seed = 10; seed < 14; ++seed) small.Serve(RandomTokens(seed, 15 * kBlock));
-  EXPECT_EQ(small.faults[0]->puts, 0u);
-  small.Serve(prompt_);
-  EXPECT_TRUE(tier::Eventually([&] { return small.faults[0]->puts > 0; }));
-}
-
-TEST_F(TiersTest, AFullQueueLosesNothingButTime) {
-  faults_.hangs = true;
-  for (uint64_t seed = 0; seed < 6; ++seed) harness_.Serve(RandomTokens(seed, 10 * kBlock));
-  faults_.hangs = false;
-  harness_.DrainAll();
-  harness_.ExpectConserved();
-}
-
-TEST(WriteGate, TrafficThatNeverComesBackCostsItsShareAndTheHeadStart) {
-  WriteGate gate(0.01, 1000);
-  double computed = 0;
-  uint64_t written = 0;
-  constexpr uint64_t kBytes = 1 << 20;
-  for (int block = 0; block < 100'000; ++block) {
-    gate.EarnComputing(10'000);
-    computed += 10'000;
-    if (!gate.IsOpen()) continue;
-    gate.Spend(kBytes, 1);
-    ++written;
-  }
-  const double cost = WriteGate::kUsPerByte * kBytes;
-  EXPECT_LE(static_cast<double>(written) * cost, 0.01 * computed + 1000 + cost);
-  EXPECT_GE(static_cast<double>(written) * cost, 0.01 * computed);
-}
-
-TEST(WriteGate, WhatLoadsSaveIsEarnedInFull) {
-  WriteGate gate(0, 0);
-  EXPECT_FALSE(gate.IsOpen());
-  gate.EarnSaving(20'000);
-  EXPECT_TRUE(gate.IsOpen());
-  EXPECT_EQ(gate.credit_us(), 20'000);
-  gate.EarnRegret(20'000);
-  EXPECT_EQ(gate.credit_us(), 30'000);
-  gate.Spend(10 << 20, 2);
-  EXPECT_LT(gate.credit_us(), 0);
 }
 
 }  // namespace
