@@ -6,6 +6,7 @@
 
 #include "link/similar_gate.h"
 #include "link/similar_harness.h"
+#include "link/waiting_harness.h"
 
 namespace kvlink::link {
 namespace {
@@ -330,40 +331,27 @@ TEST_F(SimilarCheckTest, ChangedNumbersAreAClassOfTheirOwn) {
 
 class DonorWaitTest : public SimilarCheckTest {
  protected:
-  struct Request {
-    Tokens prompt;
-    std::optional<InFlight> wait;
-    std::optional<Running> running;
-    bool done = false;
-  };
+  using Request = WaitingRequest<Running>;
+
   std::vector<Request> Requests(size_t count) const {
     std::vector<Request> requests(count);
     for (size_t i = 0; i < count; ++i) requests[i].prompt = Prompt(100 + i);
     return requests;
   }
-  // As in single_flight_test.cc.
   template <typename AtStep>
   void Serve(std::vector<Request>& requests, uint32_t chunk, AtStep at_step) {
-    for (int step = 0; step < 10000; ++step) {
-      at_step(step, requests);
-      bool all_done = true;
-      for (Request& request : requests) {
-        all_done = all_done && request.done;
-        if (request.done) continue;
-        if (!request.running) TryStart(request);
-        if (!request.running) continue;
-        harness_.Compute(*request.running, chunk);
-        if (request.running->left() > 0) continue;
-        EXPECT_EQ(harness_.WrongRows(*request.running), "");
-        if (request.running->tainted) {
-          EXPECT_EQ((*request.running)->CheckFirstToken(Certain(1)).action, Action::kAccept);
-        }
-        request.running.reset();
-        request.done = true;
-      }
-      if (all_done) return;
-    }
-    ADD_FAILURE() << "not done after 10,000 steps";
+    RunToTheEnd(
+        requests, at_step, [this](Request& request) { TryStart(request); },
+        [&](Request& request) {
+          Running& running = *request.running;
+          harness_.Compute(running, chunk);
+          if (running.left() > 0) return false;
+          EXPECT_EQ(harness_.WrongRows(running), "");
+          if (running.tainted) {
+            EXPECT_EQ(running->CheckFirstToken(Certain(1)).action, Action::kAccept);
+          }
+          return true;
+        });
   }
   void TryStart(Request& request) {
     if (request.wait && harness_.cache->StillComputing(*request.wait)) return;

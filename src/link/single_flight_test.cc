@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "link/cache_harness.h"
+#include "link/waiting_harness.h"
 
 namespace kvlink::link {
 namespace {
@@ -14,38 +15,23 @@ class SingleFlightTest : public ::testing::Test {
  protected:
   SingleFlightTest() { harness_.Create(); }
 
-  struct Request {
-    Tokens prompt;
-    std::optional<InFlight> wait;
-    std::optional<Branch> running;
-    bool done = false;
-  };
+  using Request = WaitingRequest<Branch>;
 
-  // An engine in small: every step, each waiting request looks whether it may start, and each
-  // running one computes a chunk. `at_step` may interfere. Returns the rows computed.
+  // Returns the rows computed.
   template <typename AtStep>
   uint64_t Run(std::vector<Request>& requests, uint32_t chunk, AtStep at_step) {
     uint64_t computed = 0;
-    for (int step = 0; step < 10000; ++step) {
-      at_step(step, requests);
-      bool all_done = true;
-      for (Request& request : requests) {
-        all_done = all_done && request.done;
-        if (request.done) continue;
-        if (!request.running) TryStart(request);
-        if (!request.running) continue;
-        Branch& branch = *request.running;
-        const auto left = static_cast<uint32_t>(request.prompt.size()) - branch.ready();
-        branch.Compute(std::min(chunk, left));
-        computed += std::min(chunk, left);
-        if (left > chunk) continue;
-        EXPECT_EQ(branch.WrongRows(), 0u);
-        request.running.reset();
-        request.done = true;
-      }
-      if (all_done) return computed;
-    }
-    ADD_FAILURE() << "not done after 10,000 steps";
+    RunToTheEnd(
+        requests, at_step, [this](Request& request) { TryStart(request); },
+        [&](Request& request) {
+          Branch& branch = *request.running;
+          const auto left = static_cast<uint32_t>(request.prompt.size()) - branch.ready();
+          branch.Compute(std::min(chunk, left));
+          computed += std::min(chunk, left);
+          if (left > chunk) return false;
+          EXPECT_EQ(branch.WrongRows(), 0u);
+          return true;
+        });
     return computed;
   }
   void TryStart(Request& request) {
