@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/endian.h"
+#include "tier/cold_files.h"
 
 namespace kvlink::tier {
 namespace {
@@ -133,6 +134,7 @@ Result<int> LockDirectory(const ColdTierOptions& options, bool emptied) {
     return Unusable(StatusCode::kNotFound, directory,
                     error ? error.message() : "is not a directory");
   }
+  if (Status files = CheckColdFiles(directory); !files.ok()) return files;
   const fs::path marker = fs::path(directory) / kMarkerName;
   if (!fs::exists(marker, error)) {
     if (!makes) return Unusable(StatusCode::kNotFound, directory, "holds no cold store");

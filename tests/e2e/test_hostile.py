@@ -1,6 +1,7 @@
 """Input that nobody meant, files that are none, and the bits of exact answers while everything happens at once."""
 import concurrent.futures
 import json
+import os
 import random
 import socket
 import subprocess
@@ -68,6 +69,15 @@ def test_repairing_makes_no_store_where_there_is_none(tmp_path):
     refused(kvlink("inspect", "fsck", "--repair", "--cold-dir", missing), missing)
     assert not missing.exists()
     refused(kvlink("inspect", "list", "--repair", "--cold-dir", missing), "--repair")
+
+
+@pytest.mark.parametrize("name", ["COLD_STORE", "CURRENT", "kv-000001.blob"])
+def test_a_fifo_under_the_name_of_a_stores_file_is_refused(tmp_path, name):
+    (tmp_path / "COLD_STORE").write_text("kvlink cold store, format 2\n")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    for action in ("list", "fsck"):
+        refused(kvlink("inspect", action, "--cold-dir", tmp_path), tmp_path, f"'{name}' is a FIFO")
 
 
 @pytest.mark.parametrize("arguments", [("man",), ("--help",), ("--version",), ("version",), ("completion", "bash"),
