@@ -28,7 +28,7 @@ Turn Ask(const std::string& system, const std::string& user, uint32_t max_tokens
 
 ShapeFigures Replay(const Workload& workload, Sharing sharing, uint32_t users,
                     std::string_view shape = "2x1x64") {
-  const server::testing::FakeTokenizer tokenizer;
+  const server::FakeTokenizer tokenizer;
   auto figures = ReplayShape(workload, tokenizer, Shape(shape).shape, sharing, users);
   EXPECT_TRUE(figures.ok()) << figures.status().message();
   return *figures;

@@ -16,8 +16,8 @@
 namespace kvlink::cli {
 namespace {
 
-using server::testing::FakeEngine;
-using server::testing::FakeModel;
+using server::FakeEngine;
+using server::FakeModel;
 
 const std::string kGreeting = "\xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80";  // Chinese and an emoji
 
@@ -101,7 +101,7 @@ TEST_F(ChatEngineTest, APromptLongerThanTheContextIsRefusedWithBothFigures) {
 }
 
 TEST_F(ChatEngineTest, AModelWithoutATemplateNamesTheWayOut) {
-  FakeModel bare(server::testing::FakeTokenizer::Template::kNone);
+  FakeModel bare(server::FakeTokenizer::Template::kNone);
   FakeEngine engine(bare);
   const auto answerer = MakeEngineAnswerer(engine, "bare");
   conversation_.Ask("hello");

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class SmallModel : public server::testing::FakeModel {
+class SmallModel : public server::FakeModel {
  public:
   SmallModel() {
     shape_.num_layers = 2;

@@ -27,7 +27,7 @@ class AnswerTest : public ::testing::Test {
     PromptOutcome outcome;
     outcome.report = report;
     outcome.events.resize(1);
-    for (const TokenId token : {TokenId{'a'}, TokenId{'b'}, testing::kImEnd}) {
+    for (const TokenId token : {TokenId{'a'}, TokenId{'b'}, kImEnd}) {
       engine::TokenEvent event;
       event.token = token;
       event.logprob = -std::numeric_limits<float>::infinity();
@@ -41,7 +41,7 @@ class AnswerTest : public ::testing::Test {
     head.logprobs = logprobs;
     return AnswerFormat(head, tokenizer_);
   }
-  testing::FakeTokenizer tokenizer_;
+  FakeTokenizer tokenizer_;
 };
 
 TEST_F(AnswerTest, LogprobsLeaveTheEndOfGenerationTokenOutAndKnowNoInfinity) {

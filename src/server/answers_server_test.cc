@@ -10,10 +10,6 @@
 namespace kvlink::server {
 namespace {
 
-using Json = nlohmann::json;
-using testing::HttpReply;
-using testing::ServerHarness;
-
 class AnswersServerTest : public ServerHarness {};
 
 // --- answers ---

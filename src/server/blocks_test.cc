@@ -157,7 +157,7 @@ TEST(Blocks, ABlockIsToldWithEverythingThatIsKnownOfIt) {
 }
 
 TEST(Blocks, TextIsToldOrTheReasonWhyNot) {
-  const testing::FakeTokenizer tokenizer;
+  const FakeTokenizer tokenizer;
   ShownBlocks shown;
   shown.list = ListOf(2);
   shown.tokens = {'h', 'i', '\n', '"'};

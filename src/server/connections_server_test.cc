@@ -11,12 +11,6 @@
 namespace kvlink::server {
 namespace {
 
-using Json = nlohmann::json;
-using std::chrono::milliseconds;
-using testing::HttpClient;
-using testing::HttpReply;
-using testing::ServerHarness;
-
 class ConnectionsServerTest : public ServerHarness {};
 
 TEST_F(ConnectionsServerTest, RequestsOnOneConnectionAreAnsweredInOrder) {

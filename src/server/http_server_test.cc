@@ -37,7 +37,7 @@ TEST(HttpServer, WhatRunsWhenItStopsMayFinish) {
       Listen([&](HttpRequest, std::shared_ptr<Responder> responder) { taken.set_value(responder); },
              seconds(60));
   std::thread runner([&] { server->Run(); });
-  testing::HttpClient client(server->port());
+  HttpClient client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   const auto responder = taken.get_future().get();
   server->Stop();
@@ -66,7 +66,7 @@ TEST(HttpServer, AHardStopTellsWhoeverWorksForAConnectionThatCouldNotBeClosed) {
       },
       milliseconds(10));
   std::thread runner([&] { server->Run(); });
-  testing::HttpClient client(server->port());
+  HttpClient client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   entered.get_future().wait();
   server->Stop();

@@ -11,10 +11,6 @@ namespace kvlink::server {
 namespace {
 
 using ::testing::ElementsAre;
-using Json = nlohmann::json;
-using testing::HttpClient;
-using testing::HttpReply;
-using testing::ServerHarness;
 
 class KeysServerTest : public ServerHarness {
  protected:

@@ -18,12 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::HttpClient;
-using testing::HttpReply;
 using ::testing::Pair;
-using testing::ServerHarness;
-using Json = nlohmann::json;
-using std::chrono::milliseconds;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 

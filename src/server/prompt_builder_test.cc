@@ -12,10 +12,6 @@
 namespace kvlink::server {
 namespace {
 
-using testing::FakeCache;
-using testing::FakeTokenizer;
-using testing::kBos;
-using testing::kImEnd;
 using Messages = std::vector<model::ChatMessage>;
 
 const Namespace kNs{"acme", ""};

@@ -11,10 +11,6 @@ namespace kvlink::server {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HttpClient;
-using testing::HttpReply;
-using testing::ServerHarness;
-using Json = nlohmann::json;
 
 const char kSpeech[] =
     "<think>hm</think>Look.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\":  1}}</tool_call>";
@@ -142,18 +138,16 @@ TEST_F(ProtocolsServerTest, WhatIsNotHereSaysWhy) {
 }
 
 TEST_F(ProtocolsServerTest, ASuffixIsFilledInFrontOfByModelsThatHaveTheTokens) {
-  using testing::FakeTokenizer;
   model_.fake_tokenizer().set_fill_tokens(FakeTokenizer::kFillTokens);
   const HttpReply reply = Post("/v1/completions", {{"prompt", "AB"}, {"suffix", "C D"}});
   EXPECT_EQ(reply.status, 200) << reply.body;
-  EXPECT_THAT(last().prompt,
-              ::testing::ElementsAre(testing::kBos, 1, 'A', 'B', 2, 'C', ' ', 'D', 3));
+  EXPECT_THAT(last().prompt, ::testing::ElementsAre(kBos, 1, 'A', 'B', 2, 'C', ' ', 'D', 3));
   // A prompt of ids stays what it is; a text cannot write the tokens itself.
-  Post("/v1/completions", {{"prompt", {'A', testing::kImStart}}, {"suffix", "<|im_end|>"}});
+  Post("/v1/completions", {{"prompt", {'A', kImStart}}, {"suffix", "<|im_end|>"}});
   const std::vector<TokenId> prompt = last().prompt;
   EXPECT_EQ(prompt[2], 'A');
-  EXPECT_EQ(prompt[3], testing::kImStart);
-  EXPECT_EQ(std::ranges::count(prompt, testing::kImEnd), 0);
+  EXPECT_EQ(prompt[3], kImStart);
+  EXPECT_EQ(std::ranges::count(prompt, kImEnd), 0);
   EXPECT_EQ(prompt.back(), 3);
 }
 

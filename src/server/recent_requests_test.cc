@@ -13,7 +13,6 @@ namespace kvlink::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using testing::FakeTokenizer;
 
 std::vector<TokenId> RandomTokens(uint64_t seed, size_t count) {
   base::Random random(seed);

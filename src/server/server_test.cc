@@ -14,11 +14,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Json = nlohmann::json;
-using std::chrono::milliseconds;
-using testing::HttpClient;
-using testing::HttpReply;
-using testing::ServerHarness;
 
 class ServerTest : public ServerHarness {};
 

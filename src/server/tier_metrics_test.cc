@@ -93,7 +93,7 @@ TEST(TierMetrics, EachTierHasItsFigures) {
 TEST(TierMetrics, AnAnswerTellsWhereItsRowsWere) {
   PromptOutcome outcome;
   outcome.report = std::make_shared<engine::RequestReport>(Report());
-  const testing::FakeTokenizer tokenizer;
+  const FakeTokenizer tokenizer;
   const auto json = nlohmann::json::parse(AnswerFormat({}, tokenizer).Whole({outcome}));
   EXPECT_EQ(json["kvlink"]["tier"], "remote");
   EXPECT_EQ(json["kvlink"]["tier_tokens"],

@@ -180,7 +180,7 @@ TEST(Tools, ConversationsAreWrittenOutForTemplatesWithoutTools) {
 }
 
 // A template that renders tools and calls in the notation given.
-class NativeTokenizer : public testing::FakeTokenizer {
+class NativeTokenizer : public FakeTokenizer {
  public:
   NativeTokenizer(std::string before, std::string key, std::string after)
       : before_(std::move(before)), key_(std::move(key)), after_(std::move(after)) {}
@@ -213,7 +213,7 @@ TEST(Tools, TheTemplateShowsItsNotation) {
   EXPECT_TRUE(bare.native);
   EXPECT_EQ(bare.syntax.kind, ToolSyntax::Kind::kBare);
   EXPECT_FALSE(probe("<function>", "args", "").native) << "not a notation that is known";
-  EXPECT_FALSE(ToolTemplate::Probe(testing::FakeTokenizer()).native) << "calls are not rendered";
+  EXPECT_FALSE(ToolTemplate::Probe(FakeTokenizer()).native) << "calls are not rendered";
 }
 
 }  // namespace

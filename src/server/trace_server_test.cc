@@ -14,11 +14,7 @@
 namespace kvlink::server {
 namespace {
 
-using testing::HttpClient;
-using testing::HttpReply;
-using testing::ServerHarness;
 using ::testing::StartsWith;
-using Json = nlohmann::json;
 
 const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736";
 const std::string kParent = "00f067aa0ba902b7";

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 namespace {
 
 const std::pair<std::string_view, TokenId> kSpecials[] = {
@@ -352,4 +352,4 @@ void FakeEngine::Finish(Running& running, engine::FinishReason reason) {
   running.callback(event);
 }
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server

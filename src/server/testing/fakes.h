@@ -22,7 +22,7 @@
 
 #include "engine/engine.h"
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 
 constexpr TokenId kImStart = 256, kImEnd = 257, kBos = 258, kFirstPair = 259;
 
@@ -175,4 +175,4 @@ class FakeEngine : public engine::Engine {
   std::thread thread_;
 };
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server

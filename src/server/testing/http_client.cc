@@ -10,7 +10,7 @@
 #include <cctype>
 #include <utility>
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 namespace {
 
 constexpr int kPatienceSeconds = 60;  // a test that hangs ends
@@ -146,4 +146,4 @@ HttpReply HttpClient::Get(const std::string& path, const std::string& key) {
   return Read();
 }
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server

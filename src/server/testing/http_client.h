@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 
 struct HttpReply {
   int status = 0;                              // 0: the connection ended before an answer
@@ -49,4 +49,4 @@ class HttpClient {
   std::string buffer_;
 };
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server

@@ -10,7 +10,7 @@
 
 #include "server/api_keys.h"
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 
 ServerHarness::ServerHarness() {
   options_.port = 0;
@@ -122,4 +122,4 @@ std::string ServerHarness::KeyLine(const std::string& key, const std::string& te
          R"(", "rights": )" + rights + "}\n";
 }
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server

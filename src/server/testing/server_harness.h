@@ -19,11 +19,12 @@
 #include "server/testing/fakes.h"
 #include "server/testing/http_client.h"
 
-namespace kvlink::server::testing {
+namespace kvlink::server {
 
 class ServerHarness : public ::testing::Test {
  protected:
   using Json = nlohmann::json;
+  using milliseconds = std::chrono::milliseconds;
 
   static constexpr char kChat[] = "/v1/chat/completions";
   static constexpr char kCompletions[] = "/v1/completions";
@@ -71,7 +72,7 @@ class ServerHarness : public ::testing::Test {
   static bool Eventually(Condition condition) {
     for (int i = 0; i < 6000; ++i) {
       if (condition()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(milliseconds(10));
     }
     return false;
   }
@@ -90,4 +91,4 @@ class ServerHarness : public ::testing::Test {
   std::thread thread_;
 };
 
-}  // namespace kvlink::server::testing
+}  // namespace kvlink::server
