@@ -4,14 +4,13 @@
 
 #include "cli/command.h"
 #include "cli/http_client.h"
-#include "cli/model_file.h"
+#include "cli/model_options.h"
 #include "cli/similar_setup.h"
 
 namespace kvlink::cli {
 
 void AddBenchOptions(CLI::App& app, BenchFlags& flags) {
-  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
-      ->type_name("FILE");
+  AddModelOption(app, flags.model);
   app.add_option("--workload", flags.workload, "JSON lines file with conversations to replay")
       ->type_name("FILE");
   app.add_option("--concurrency", flags.concurrency, "Users at a time")
@@ -20,9 +19,7 @@ void AddBenchOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--limit", flags.limit, "Take the first N lines of the workload; 0: all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--threads", flags.threads,
-                 "Threads that compute; default: physical cores that this process may use")
-      ->check(CLI::Range(1, 1024));
+  AddThreadsOption(app, flags.threads);
   app.add_option("--modes", flags.modes,
                  "Modes to run, in this order: off, exact, tiered (exact, with blocks on disk and "
                  "in Redis), similar")
@@ -42,17 +39,12 @@ void AddBenchOptions(CLI::App& app, BenchFlags& flags) {
                "type, for one): to measure, not to serve");
   AddTierOptions(app, flags.tiers);
   app.add_option("--json", flags.json, "Write the figures there as JSON")->type_name("FILE");
-  app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  AddChunkOption(app, flags.chunk);
   app.add_option("--kv-memory", flags.kv_memory,
                  "RAM for KV; default: enough to run all users at once without sharing")
       ->check(IsByteSize());
-  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
-      ->capture_default_str();
-  app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
-      ->check(CLI::Range(16, 1 << 24));
+  AddKvTypeOption(app, flags.kv_type);
+  AddContextOption(app, flags.ctx);
   app.add_flag("--ignore-eos", flags.ignore_eos, "Generate max_tokens always");
   app.add_option("--url", flags.url, "Run against this OpenAI-compatible server instead")
       ->type_name("URL");

@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
+#include "cli/model_options.h"
 #include "cli/progress.h"
 #include "cli/similar_setup.h"
 
@@ -45,14 +46,9 @@ std::vector<std::string> ClassNames() {
 
 void AddOptions(CLI::App& app, CalibrateFlags& flags) {
   flags.classes = ClassNames();
-  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
-      ->type_name("FILE");
-  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
-      ->capture_default_str();
-  app.add_option("--threads", flags.threads,
-                 "Threads that compute; default: physical cores that this process may use")
-      ->check(CLI::Range(1, 1024));
+  AddModelOption(app, flags.model);
+  AddKvTypeOption(app, flags.kv_type);
+  AddThreadsOption(app, flags.threads);
   app.add_option("--pairs", flags.pairs,
                  "Accepted pairs of prompts per class of edits; 60 without a failure bound wrong "
                  "accepts by 5 %")

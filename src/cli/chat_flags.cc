@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/http_client.h"
 #include "cli/kv_budget.h"
-#include "cli/model_file.h"
+#include "cli/model_options.h"
 #include "cli/progress.h"
 
 namespace kvlink::cli {
@@ -44,23 +44,15 @@ class PrefillBar {
 };
 
 void AddEngineFlags(CLI::App& app, ChatEngineOptions& engine) {
-  app.add_option("--model", engine.model, "GGUF file; default: the model that the set-up fetched")
-      ->type_name("FILE");
-  app.add_option("--threads", engine.threads,
-                 "Threads that compute; default: physical cores that this process may use")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--ctx", engine.context, "Most tokens of prompt and answer; default: the model's")
-      ->check(CLI::Range(16, 1 << 24));
-  app.add_option("--chunk", engine.chunk, "Prompt tokens computed in a step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  AddModelOption(app, engine.model);
+  AddThreadsOption(app, engine.threads);
+  AddContextOption(app, engine.context);
+  AddChunkOption(app, engine.chunk);
   app.add_option("--kv-memory", engine.kv_memory,
                  "RAM for KV, such as 1GiB; default: room for a few contexts, at most half of what "
                  "is free")
       ->check(IsByteSize());
-  app.add_option("--kv-type", engine.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
-      ->capture_default_str();
+  AddKvTypeOption(app, engine.kv_type);
   AddTierOptions(app, engine.tiers);
 }
 
