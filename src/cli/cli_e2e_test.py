@@ -35,6 +35,7 @@ BAD_OPTIONS = [
     (["serve", "--threads", "0"], ["--threads", "0"]),
     (["serve", "--ctx", "-5"], ["--ctx", "-5"]),
     (["serve", "--kv-memory", "lots"], ["--kv-memory", "'lots'"]),
+    (["serve", "--kv-memory", "3X"], ["--kv-memory: '3X' is not a size", "K, M, G or T", "4GiB"]),
     (["serve", "--sharing", "maybe"], ["--sharing", "maybe"]),
     (["serve", "--model", "/no/such.gguf"], ["--model", "'/no/such.gguf'"]),
     (["serve", "--api-keys", "/no/such.keys"], ["--api-keys", "'/no/such.keys'"]),
@@ -225,6 +226,29 @@ def test_a_server_ends_with_its_terminal():
     os.close(terminal)  # hangs up
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, shown.decode()
+
+
+def test_a_server_whose_output_cannot_be_written_says_so_serves_and_ends_well():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen([KVLINK, "serve", "--port", str(port), "--no-cold", "--kv-memory", "64M", "--ctx", "512",
+                                    *ONE_THREAD], stdout=full, stderr=subprocess.PIPE, text=True)
+    try:
+        said = ""
+        while "standard output cannot be written" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 0, said + rest
+    assert "standard output" not in rest
 
 
 def test_systemd_is_told_when_requests_are_answered_and_when_it_ends(tmp_path):

@@ -25,9 +25,6 @@ int NewKey(const KeyFlags& flags) {
   if (!made.ok()) return Fail(made.status());
   std::fprintf(stderr, "%s\n", made->secret.c_str());
   std::printf("%s\n", made->line.c_str());
-  if (std::fflush(stdout) != 0) {
-    return Fail(Status(StatusCode::kUnavailable, "the key's line cannot be written"));
-  }
   return 0;
 }
 

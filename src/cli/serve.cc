@@ -1,4 +1,5 @@
 // `kvlink serve`: an OpenAI-compatible server on one model, with one shared KV cache.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -304,7 +305,15 @@ void PrintStart(const ServeFlags& flags, const Stack& stack) {
       "  -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}]}'\n",
       url.c_str(), flags.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'");
   std::printf("Stop: Ctrl-C\n");
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  // It serves on, and what nobody could read is no failure when it ends.
+  Say(flags, true, "standard output cannot be written");
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) return;
+  ::dup2(nowhere, STDOUT_FILENO);
+  if (nowhere != STDOUT_FILENO) ::close(nowhere);
   std::fflush(stdout);
+  std::clearerr(stdout);
 }
 
 // Stops, or on SIGHUP reads files again. One without files to read stops at that, too, if it is the
