@@ -83,11 +83,11 @@ class Cache {
   // The outcome of a shadow (Verdict::shadow): whether the exact run agreed with what was answered.
   virtual void RecordShadow(uint64_t shadow, bool agreed) = 0;
 
-  // Pins the resident blocks of this prompt for `ttl`, within the pin budget. Returns the tokens
-  // pinned.
+  // Pins the resident blocks of this prompt for `ttl` from now on, within the pin budget. Returns
+  // the tokens pinned. A prompt has one pin, whatever other prompts share its blocks.
   virtual Result<uint32_t> Pin(const LookupRequest& request, std::chrono::milliseconds ttl) = 0;
-  // Ends pins of the resident blocks of this prompt, from its end on up to the first that another
-  // pin needs. Returns the tokens that are pinned no longer. kNotFound: nothing of it is resident.
+  // Ends the pin of this prompt, and no other's. Returns the tokens that no pin holds any longer; 0
+  // where it has no pin. kNotFound: nothing of it is resident either.
   virtual Result<uint32_t> Unpin(const LookupRequest& /*request*/) {
     return Status(StatusCode::kUnimplemented, "this cache has no pins");
   }

@@ -5,6 +5,11 @@
 #include "base/check.h"
 
 namespace kvlink::cache {
+namespace {
+
+constexpr uint32_t kOneLess = ~uint32_t{0};  // -1, modulo 2^32
+
+}  // namespace
 
 Difference::Difference(pool::FragmentRef fragment, uint32_t tokens_per_block, uint32_t first,
                        uint32_t capacity)
@@ -52,7 +57,7 @@ void BlockGraph::ForOrders(BlockId id, Visit visit) {
 
 void BlockGraph::Count(const Block& block, uint64_t sign) {
   counts_.blocks += sign;
-  const bool used = block.users > 0, pinned = block.pinned_until.has_value();
+  const bool used = block.users > 0, pinned = block.pins > 0;
   if (block.owner >= owned_.size()) owned_.resize(size_t{block.owner} + 1);
   OwnerCounts& own = owned_[block.owner].counts;
   (block.difference ? own.fragments : own.pages) += sign;
@@ -72,7 +77,7 @@ void BlockGraph::Count(const Block& block, uint64_t sign) {
 
 bool BlockGraph::IsCandidate(const Block& block) const {
   return block.kept && block.users == 0 && block.children == 0 && block.differences == 0 &&
-         !block.pinned_until;
+         block.pins == 0;
 }
 
 BlockId BlockGraph::NewBlock(BlockId parent, uint64_t appender, OwnerId owner) {
@@ -168,6 +173,7 @@ void BlockGraph::Keep(BlockId id) {
 }
 
 void BlockGraph::Forget(BlockId id) {
+  if (blocks_[id].pins > 0) PassPinsOn(id);
   Update(id, [](Block& block) { block.kept = false; });
   FreeIfUnneeded(id);
 }
@@ -176,7 +182,7 @@ void BlockGraph::Reparent(BlockId id, BlockId parent) {
   const BlockId old = blocks_[id].parent;
   KVLINK_CHECK(old != kNoBlock && blocks_[old].depth == blocks_[parent].depth)
       << "block " << id << " cannot move from " << old << " to " << parent;
-  KVLINK_CHECK(!blocks_[id].pinned_until) << "block " << id << " is pinned, " << parent << " not";
+  KVLINK_CHECK(blocks_[id].pins == 0) << "block " << id << " is pinned, " << parent << " not";
   Update(parent, [](Block& p) { ++p.children; });
   Update(old, [](Block& p) { --p.children; });
   blocks_[id].parent = parent;
@@ -194,7 +200,7 @@ void BlockGraph::FreeIfUnneeded(BlockId first) {
         block.differences > 0) {
       continue;
     }
-    if (block.pinned_until) SetPin(id, std::nullopt);
+    if (block.pins > 0) PassPinsOn(id);
     const BlockId parent = block.parent, base = block.base;
     Update(id, [](Block& b) { b.present = false; });
     block = Block();
@@ -238,7 +244,7 @@ OwnerCounts BlockGraph::CountsOf(OwnerId owner) const {
 }
 
 // Visits the block, its base (which has the same parent) and all blocks before it, until `visit`
-// says that this one is held long enough: then all that it needs are, too.
+// says that this one and all that it needs are known already.
 template <typename Visit>
 void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
   for (; id != kNoBlock; id = blocks_[id].parent) {
@@ -247,53 +253,63 @@ void BlockGraph::ForPinClosure(BlockId id, Visit visit) const {
   }
 }
 
-// The one place that keeps `pins_` and `pinned_above` true.
-void BlockGraph::SetPin(BlockId id, std::optional<base::TimePoint> until) {
-  const std::optional<base::TimePoint> old = blocks_[id].pinned_until;
-  if (old) pins_.erase({*old, id});
-  if (until) pins_.insert({*until, id});
-  Update(id, [until](Block& block) {
-    block.pinned_until = until;
-    block.pinned_itself = block.pinned_itself && until.has_value();
+void BlockGraph::ChangePins(BlockId end, uint32_t by) {
+  ForPinClosure(end, [&](BlockId id) {
+    Update(id, [by](Block& block) { block.pins += by; });
+    return true;
   });
-  if (old.has_value() == until.has_value()) return;
-  for (const BlockId needed : {blocks_[id].parent, blocks_[id].base}) {
-    if (needed != kNoBlock) blocks_[needed].pinned_above += until ? uint32_t{1} : ~uint32_t{0};
+}
+
+void BlockGraph::Pin(const PinKey& key, const PinnedPrompt& pin) {
+  pins_.Add(key, pin);
+  ChangePins(pin.end, 1);
+}
+
+std::optional<uint32_t> BlockGraph::Unpin(const PinKey& key) {
+  const std::optional<PinnedPrompt> pin = pins_.Take(key);
+  if (!pin) return std::nullopt;
+  ChangePins(pin->end, kOneLess);
+  BlockId held = pin->end;
+  while (held != kNoBlock && blocks_[held].pins == 0) held = blocks_[held].parent;
+  const uint32_t tokens = held == kNoBlock ? 0 : (blocks_[held].depth + 1) * tokens_per_block_;
+  return pin->tokens - std::min(pin->tokens, tokens);
+}
+
+// To the parent: what stands before the block stays pinned.
+void BlockGraph::PassPinsOn(BlockId id) {
+  const BlockId parent = blocks_[id].parent;
+  for (const PinKey& key : pins_.EndingAt(id)) {
+    const PinnedPrompt pin = *pins_.Take(key);
+    ChangePins(id, kOneLess);
+    if (parent == kNoBlock) continue;
+    Pin(key, {parent, (blocks_[parent].depth + 1) * tokens_per_block_, pin.until});
   }
 }
 
-void BlockGraph::Pin(BlockId first, base::TimePoint until) {
-  ForPinClosure(first, [&](BlockId id) {
-    const auto old = blocks_[id].pinned_until;
-    if (old && *old >= until) return false;
-    SetPin(id, until);
-    return true;
-  });
-  blocks_[first].pinned_itself = true;
-}
-
-bool BlockGraph::Unpin(BlockId id) {
-  if (!blocks_[id].pinned_until || blocks_[id].pinned_above > 0) return false;
-  const BlockId base = blocks_[id].base;
-  SetPin(id, std::nullopt);
-  if (base != kNoBlock && !blocks_[base].pinned_itself) Unpin(base);
-  return true;
-}
-
-std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId first) const {
+std::pair<uint64_t, uint64_t> BlockGraph::CostOfPin(BlockId id) const {
   std::pair<uint64_t, uint64_t> cost{0, 0};
-  ForPinClosure(first, [&](BlockId id) {
-    if (blocks_[id].pinned_until) return false;
-    ++(blocks_[id].difference ? cost.second : cost.first);
-    return true;
-  });
+  for (const BlockId held : {id, blocks_[id].base}) {
+    if (held == kNoBlock || blocks_[held].pins > 0) continue;
+    ++(blocks_[held].difference ? cost.second : cost.first);
+  }
   return cost;
 }
 
 void BlockGraph::ExpirePins(base::TimePoint now) {
-  while (!pins_.empty() && pins_.begin()->first <= now) {
-    SetPin(pins_.begin()->second, std::nullopt);
-  }
+  while (const std::optional<PinKey> key = pins_.Expired(now)) Unpin(*key);
+}
+
+std::vector<base::TimePoint> BlockGraph::PinnedUntil() const {
+  if (pins_.size() == 0) return {};
+  std::vector<base::TimePoint> until(blocks_.size(), base::TimePoint::min());
+  pins_.ForLastFirst([&](const PinnedPrompt& pin) {
+    ForPinClosure(pin.end, [&](BlockId id) {
+      if (until[id] != base::TimePoint::min()) return false;  // by one that lasts longer
+      until[id] = pin.until;
+      return true;
+    });
+  });
+  return until;
 }
 
 void BlockGraph::UnpinAll() { ExpirePins(base::TimePoint::max()); }
@@ -312,14 +328,14 @@ size_t BlockGraph::tracking_bytes() const {
   }
   return own + blocks_.size() * sizeof(Block) + free_ids_.capacity() * sizeof(BlockId) +
          differences * sizeof(Difference) + order_.size() * (sizeof(EvictionKey) + kTreeNode) +
-         pins_.size() * (sizeof(*pins_.begin()) + kTreeNode);
+         pins_.tracking_bytes();
 }
 
 void BlockGraph::Validate() const {
   BlockGraph again(tokens_per_block_, 0);
   std::vector<uint32_t> children(blocks_.size()), differences(blocks_.size());
-  std::vector<uint32_t> pinned_above(blocks_.size());
-  size_t candidates = 0, pins = 0;
+  std::vector<uint32_t> pins(blocks_.size());
+  size_t candidates = 0;
   std::vector<size_t> own_candidates(owned_.size());
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
@@ -327,15 +343,11 @@ void BlockGraph::Validate() const {
     again.Count(block, 1);
     candidates += IsCandidate(block);
     own_candidates[block.owner] += IsCandidate(block);
-    pins += block.pinned_until.has_value();
     for (const BlockId needed : {block.parent, block.base}) {
       if (needed == kNoBlock) continue;
-      pinned_above[needed] += block.pinned_until.has_value();
       KVLINK_CHECK(blocks_[needed].present) << "block " << id << " needs freed " << needed;
       KVLINK_CHECK(block.users == 0 || blocks_[needed].users > 0)
           << "block " << id << " is in use, " << needed << " that it needs is not";
-      KVLINK_CHECK(!block.pinned_until || blocks_[needed].pinned_until)
-          << "block " << id << " is pinned, " << needed << " that it needs is not";
     }
     if (block.parent != kNoBlock) ++children[block.parent];
     if (block.base == kNoBlock) continue;
@@ -343,10 +355,13 @@ void BlockGraph::Validate() const {
     KVLINK_CHECK(blocks_[block.base].parent == block.parent) << "difference " << id;
     KVLINK_CHECK(blocks_[block.base].page == block.page) << "difference " << id;
   }
+  pins_.ForLastFirst([&](const PinnedPrompt& pin) {
+    ForPinClosure(pin.end, [&](BlockId id) { return ++pins[id] > 0; });
+  });
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     KVLINK_CHECK(children[id] == blocks_[id].children) << "children of block " << id;
     KVLINK_CHECK(differences[id] == blocks_[id].differences) << "differences of block " << id;
-    KVLINK_CHECK(pinned_above[id] == blocks_[id].pinned_above) << "pins above block " << id;
+    KVLINK_CHECK(pins[id] == blocks_[id].pins) << "pins of block " << id;
   }
   KVLINK_CHECK(again.counts_ == counts_) << "counters drifted";
   for (OwnerId owner = 0; owner < owned_.size(); ++owner) {
@@ -355,7 +370,6 @@ void BlockGraph::Validate() const {
         << "candidates of owner " << owner;
   }
   KVLINK_CHECK(candidates == order_.size()) << candidates << " candidates, " << order_.size();
-  KVLINK_CHECK(pins == pins_.size()) << pins << " pinned blocks, " << pins_.size();
 }
 
 }  // namespace kvlink::cache

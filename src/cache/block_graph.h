@@ -7,10 +7,10 @@
 //     block 1      block 4  <~~ difference 5                (5's parent is 3, as its base's is)
 //
 // A block is identity and page. Every edge pins what it points at, a user (a sequence) pins a block
-// and its base, a pin holds a block for a time. What nothing points at and nobody uses is a
-// candidate for eviction, if it is kept (an index knows it); if it is not kept it is freed at once,
-// and then what only it needed: release runs in topological order, and freeing a parent first is
-// impossible.
+// and its base, a pin holds a prompt's blocks for a time (pin_table.h). What nothing points at and
+// nobody uses is a candidate for eviction, if it is kept (an index knows it); if it is not kept it
+// is freed at once, and then what only it needed: release runs in topological order, and freeing a
+// parent first is impossible.
 //
 // Invariants (Validate checks them)
 //   1. A block's parent and base outlive it. A base is never itself a difference.
@@ -26,12 +26,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "cache/eviction_order.h"
+#include "cache/pin_table.h"
 #include "kvlink/cache.h"
 #include "kvlink/view.h"
 #include "pool/page_pool.h"
@@ -70,12 +70,10 @@ struct Block {
   uint64_t appender = 0;       // the sequence that may write rows from `rows` on; 0: none
   uint64_t serial = 0;         // of this block alone, whoever has the number later
   base::TimePoint made, used;  // when it was added, and last used or given back
-  uint32_t pinned_above = 0;   // pinned blocks that point at it
+  uint32_t pins = 0;           // that hold it: they end in it, or in what needs it
   bool kept = false;           // an index knows it: it stays without users
   bool present = false;
-  bool tainted = false;        // its rows were computed on those of a similar prompt
-  bool pinned_itself = false;  // not only for what needs it
-  std::optional<base::TimePoint> pinned_until;
+  bool tainted = false;  // its rows were computed on those of a similar prompt
 };
 
 struct GraphCounts {
@@ -117,7 +115,7 @@ class BlockGraph {
   void SetTainted(BlockId id) { blocks_[id].tainted = true; }
   void Keep(BlockId id);    // an index knows it
   void Forget(BlockId id);  // no index knows it: freed when nothing needs it
-  // Requires: the same tokens stand before `parent`'s end; `id` is not pinned.
+  // Requires: the same tokens stand before `parent`'s end; no pin holds `id`.
   void Reparent(BlockId id, BlockId parent);
 
   // The kept block that goes next; nothing when all are used or pinned. Forget() evicts it.
@@ -129,15 +127,20 @@ class BlockGraph {
   std::optional<BlockId> VictimOf(OwnerId owner) const;  // Requires: it is limited
   OwnerCounts CountsOf(OwnerId owner) const;
 
-  // Holds a block, its base and all before it. Extends a pin that is there.
-  void Pin(BlockId id, base::TimePoint until);
-  // Pages and fragments that Pin would add.
+  // Holds a prompt's first `pin.tokens` tokens: the block that they end in, its base and all before
+  // it. When that block is forgotten all the same, the pin ends in its parent. Requires: `key` has
+  // no pin, the block is kept. O(depth), as Unpin.
+  void Pin(const PinKey& key, const PinnedPrompt& pin);
+  // Pages and fragments of this block and its base that no pin holds.
   std::pair<uint64_t, uint64_t> CostOfPin(BlockId id) const;
-  // Ends a pin of this block, and of a base that is pinned for nothing else. False: it is not
-  // pinned, or something that is pinned needs it.
-  bool Unpin(BlockId id);
+  // Gives the tokens of this prompt that no pin holds any more; nothing: it had none.
+  std::optional<uint32_t> Unpin(const PinKey& key);
   void ExpirePins(base::TimePoint now);
   void UnpinAll();
+  size_t num_pins() const { return pins_.size(); }
+  // By BlockId: how long the last of its pins holds a block; TimePoint::min() without one. Empty:
+  // there are no pins. O(blocks).
+  std::vector<base::TimePoint> PinnedUntil() const;
 
   // The time that blocks are used at from here on.
   void SetNow(base::TimePoint now) { now_ = now; }
@@ -160,13 +163,14 @@ class BlockGraph {
   void FreeIfUnneeded(BlockId id);
   template <typename Visit>
   void ForPinClosure(BlockId id, Visit visit) const;
-  void SetPin(BlockId id, std::optional<base::TimePoint> until);
+  void ChangePins(BlockId end, uint32_t by);
+  void PassPinsOn(BlockId id);
 
   const uint32_t tokens_per_block_;
   EvictionOrder order_;
   std::deque<Block> blocks_;  // by BlockId; addresses are stable
   std::vector<BlockId> free_ids_;
-  std::set<std::pair<base::TimePoint, BlockId>> pins_;
+  PinTable pins_;
   GraphCounts counts_;
   struct Owned {
     OwnerCounts counts;

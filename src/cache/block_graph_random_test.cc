@@ -35,14 +35,13 @@ struct NaiveBlock {
   uint32_t rows = 0, depth = 0, users = 0, times_used = 1;
   uint64_t last_use = 0;
   bool kept = false;
-  TimePoint pinned_until{};
-  bool pinned_itself = false;
   OwnerId owner = kNobody;
 };
 
 class NaiveGraph {
  public:
   std::map<BlockId, NaiveBlock> blocks;
+  std::map<uint64_t, PinnedPrompt> pins;
   uint64_t tick = 0;
 
   void Add(BlockId id, BlockId parent, BlockId base, OwnerId owner) {
@@ -57,11 +56,44 @@ class NaiveGraph {
       return entry.second.parent == id || entry.second.base == id;
     });
   }
+  // The block, or what needs it, is the end of a pin.
+  bool IsHeld(BlockId id, BlockId end) const {
+    for (; end != kNoBlock; end = blocks.at(end).parent) {
+      if (id == end || id == blocks.at(end).base) return true;
+    }
+    return false;
+  }
+  TimePoint PinnedUntil(BlockId id) const {
+    TimePoint until = TimePoint::min();
+    for (const auto& [number, pin] : pins) {
+      if (IsHeld(id, pin.end)) until = std::max(until, pin.until);
+    }
+    return until;
+  }
+  bool IsPinned(BlockId id) const { return PinnedUntil(id) != TimePoint::min(); }
+  void PassPinsOn(BlockId id) {  // to the parent
+    const NaiveBlock& block = blocks.at(id);
+    for (auto at = pins.begin(); at != pins.end();) {
+      PinnedPrompt& pin = at->second;
+      if (pin.end == id && block.parent == kNoBlock) {
+        at = pins.erase(at);
+        continue;
+      }
+      if (pin.end == id) pin = {block.parent, block.depth * kTokens, pin.until};
+      ++at;
+    }
+  }
+  void Forget(BlockId id) {
+    PassPinsOn(id);
+    blocks.at(id).kept = false;
+    Sweep();
+  }
   void Sweep() {  // frees what nothing needs, until nothing more is found
     const auto garbage = std::find_if(blocks.begin(), blocks.end(), [this](const auto& entry) {
       return !entry.second.kept && entry.second.users == 0 && !Needed(entry.first);
     });
     if (garbage == blocks.end()) return;
+    PassPinsOn(garbage->first);
     blocks.erase(garbage);
     Sweep();
   }
@@ -74,7 +106,7 @@ class NaiveGraph {
     Sweep();
   }
   // Of all blocks, or of one owner's, as if there were so many pages.
-  std::optional<BlockId> Victim(TimePoint now, std::optional<OwnerId> owner, uint64_t pages) const {
+  std::optional<BlockId> Victim(std::optional<OwnerId> owner, uint64_t pages) const {
     const auto counts = [owner](const NaiveBlock& b) { return !owner || b.owner == *owner; };
     uint64_t reused = 0;
     for (const auto& [id, b] : blocks) {
@@ -89,7 +121,7 @@ class NaiveGraph {
       return std::tuple(b.last_use + worth, ~b.depth, id);
     };
     for (const auto& [id, b] : blocks) {
-      if (!counts(b) || !b.kept || b.users > 0 || b.pinned_until > now || Needed(id)) continue;
+      if (!counts(b) || !b.kept || b.users > 0 || IsPinned(id) || Needed(id)) continue;
       std::optional<BlockId>& victim = first[b.times_used > 1];
       if (!victim || rank(id) < rank(*victim)) victim = id;
     }
@@ -107,6 +139,7 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
  protected:
   using Chain = std::vector<BlockId>;  // what one sequence uses
   static constexpr OwnerId kLimited = 1;
+  static constexpr uint64_t kPrompts = 6;  // that are pinned and unpinned
   RandomOperations() { graph_.Limit(kLimited, limit_); }
 
   void Begin() {  // after a random kept block, or from the root
@@ -142,8 +175,7 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
     return true;
   }
   void Evict(BlockId id) {
-    naive_.blocks.at(id).kept = false;
-    naive_.Sweep();
+    naive_.Forget(id);
     graph_.Forget(id);
   }
   void Append(Chain& chain) {
@@ -193,48 +225,47 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       naive_.Release(*id);
     }
   }
+  BlockId AnyBlock() {
+    return std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()))->first;
+  }
   void Pin() {
     if (naive_.blocks.empty()) return;
-    auto at = std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()));
-    if (!at->second.kept) return;
-    const TimePoint until = now_ + seconds(1 + random_.Below(30));
-    graph_.Pin(at->first, until);
-    for (BlockId id = at->first; id != kNoBlock; id = naive_.blocks.at(id).parent) {
-      for (const BlockId pinned : {id, naive_.blocks.at(id).base}) {
-        if (pinned == kNoBlock) continue;
-        TimePoint& old = naive_.blocks.at(pinned).pinned_until;
-        old = std::max(old, until);
-      }
-    }
-    naive_.blocks.at(at->first).pinned_itself = true;
-  }
-  // A pinned block that no pinned one points at, then its base, if nothing else pins that.
-  bool NaiveUnpin(BlockId id) {
-    NaiveBlock& block = naive_.blocks.at(id);
-    const bool is_needed =
-        std::any_of(naive_.blocks.begin(), naive_.blocks.end(), [&](const auto& entry) {
-          const NaiveBlock& other = entry.second;
-          return other.pinned_until > now_ && (other.parent == id || other.base == id);
-        });
-    if (block.pinned_until <= now_ || is_needed) return false;
-    block.pinned_until = TimePoint{};
-    block.pinned_itself = false;
-    if (block.base != kNoBlock && !naive_.blocks.at(block.base).pinned_itself) {
-      NaiveUnpin(block.base);
-    }
-    return true;
+    const BlockId end = AnyBlock();
+    const uint64_t number = random_.Below(kPrompts);
+    if (!naive_.blocks.at(end).kept || naive_.pins.contains(number)) return;
+    const auto [pages, fragments] = graph_.CostOfPin(end);
+    const BlockId base = naive_.blocks.at(end).base;
+    ASSERT_EQ(fragments, base != kNoBlock && !naive_.IsPinned(end) ? 1u : 0u);
+    ASSERT_EQ(pages, naive_.IsPinned(base == kNoBlock ? end : base) ? 0u : 1u);
+    const auto rows = static_cast<uint32_t>(1 + random_.Below(kTokens));
+    const PinnedPrompt pin{end, naive_.blocks.at(end).depth * kTokens + rows,
+                           now_ + seconds(1 + random_.Below(30))};
+    graph_.Pin({.lo = number, .hi = 0}, pin);
+    naive_.pins[number] = pin;
   }
   void Unpin() {
-    if (naive_.blocks.empty()) return;
-    const BlockId id = std::next(naive_.blocks.begin(), random_.Below(naive_.blocks.size()))->first;
-    ASSERT_EQ(graph_.Unpin(id), NaiveUnpin(id)) << id;
+    const uint64_t number = random_.Below(kPrompts);
+    std::optional<uint32_t> tokens;
+    if (const auto pin = naive_.pins.extract(number)) {
+      const PinnedPrompt& was = pin.mapped();
+      tokens = 0;
+      for (BlockId id = was.end; id != kNoBlock; id = naive_.blocks.at(id).parent) {
+        if (naive_.IsPinned(id)) continue;
+        *tokens += id == was.end ? was.tokens - naive_.blocks.at(id).depth * kTokens : kTokens;
+      }
+    }
+    ASSERT_EQ(graph_.Unpin({.lo = number, .hi = 0}), tokens) << number;
   }
   void Expire(std::chrono::seconds later) {
     now_ += later;
     graph_.ExpirePins(now_);
-    for (auto& [id, block] : naive_.blocks) {
-      block.pinned_itself = block.pinned_itself && block.pinned_until > now_;
-    }
+    std::erase_if(naive_.pins, [this](const auto& pin) { return pin.second.until <= now_; });
+  }
+  // As when the same rows were findable under another number before: whoever uses it goes on.
+  void Abandon() {
+    if (naive_.blocks.empty()) return;
+    const BlockId id = AnyBlock();
+    if (naive_.blocks.at(id).kept) Evict(id);
   }
   void Step() {
     const uint64_t dice = random_.Below(100);
@@ -251,8 +282,10 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       Pin();
     } else if (dice < 97) {
       Unpin();
-    } else if (dice < 99) {
+    } else if (dice < 98) {
       Expire(seconds(5));
+    } else if (dice < 99) {
+      Abandon();
     } else {  // as whoever runs the server may
       limit_ = 1 + random_.Below(kPages);
       graph_.Limit(kLimited, limit_);
@@ -260,11 +293,14 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
   }
   void Compare() {
     graph_.Validate();
+    ASSERT_EQ(graph_.num_pins(), naive_.pins.size());
+    const std::vector<TimePoint> until = graph_.PinnedUntil();
     GraphCounts expected;
     for (const auto& [id, b] : naive_.blocks) {
-      const bool used = b.users > 0, pinned = b.pinned_until > now_;
+      const bool used = b.users > 0, pinned = naive_.IsPinned(id);
       ASSERT_TRUE(graph_[id].present) << id;
       ASSERT_EQ(graph_[id].users, b.users) << id;
+      ASSERT_EQ(until.empty() ? TimePoint::min() : until[id], naive_.PinnedUntil(id)) << id;
       ++expected.blocks;
       if (b.base != kNoBlock) {
         ++(used ? expected.in_use_fragments : expected.cached_fragments);
@@ -278,8 +314,8 @@ class RandomOperations : public ::testing::TestWithParam<uint64_t> {
       expected.shared_pages += b.users > 1;
     }
     ASSERT_EQ(graph_.counts(), expected);
-    ASSERT_EQ(graph_.Victim(), naive_.Victim(now_, std::nullopt, kPages));
-    ASSERT_EQ(graph_.VictimOf(kLimited), naive_.Victim(now_, kLimited, limit_));
+    ASSERT_EQ(graph_.Victim(), naive_.Victim(std::nullopt, kPages));
+    ASSERT_EQ(graph_.VictimOf(kLimited), naive_.Victim(kLimited, limit_));
     OwnerCounts all;
     for (OwnerId owner = 0; owner < 3; ++owner) {
       const OwnerCounts counts = graph_.CountsOf(owner);

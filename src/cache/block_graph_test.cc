@@ -46,6 +46,11 @@ class BlockGraphTest : public ::testing::Test {
   void ReleaseAll(const std::vector<BlockId>& chain) {
     for (auto id = chain.rbegin(); id != chain.rend(); ++id) graph_.Release(*id);
   }
+  static PinKey Key(uint64_t number) { return {.lo = number, .hi = 0}; }
+  // A prompt that ends with the block.
+  void Pin(uint64_t number, BlockId end, TimePoint until) {
+    graph_.Pin(Key(number), {end, (graph_[end].depth + 1) * kTokens, until});
+  }
   // Evicts until nothing can be evicted.
   std::vector<BlockId> Drain() {
     std::vector<BlockId> order;
@@ -156,18 +161,22 @@ TEST_F(BlockGraphTest, ReusedBlocksThatNobodyWantsMakeRoomForNewOnesInTheEnd) {
 TEST_F(BlockGraphTest, APinHoldsTheChainBeforeItUntilItExpires) {
   const std::vector<BlockId> chain = Chain(3);
   const TimePoint start{};
-  EXPECT_EQ(graph_.CostOfPin(chain[1]), (std::pair<uint64_t, uint64_t>{2, 0}));
-  graph_.Pin(chain[1], start + seconds(10));
+  EXPECT_EQ(graph_.CostOfPin(chain[1]), (std::pair<uint64_t, uint64_t>{1, 0}));
+  Pin(1, chain[1], start + seconds(10));
+  EXPECT_EQ(graph_.CostOfPin(chain[1]), (std::pair<uint64_t, uint64_t>{0, 0}));
   EXPECT_EQ(graph_.CostOfPin(chain[2]), (std::pair<uint64_t, uint64_t>{1, 0}));
   EXPECT_EQ(graph_.counts().evictable_pages, 1u);
   EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[2]}));
   graph_.ExpirePins(start + seconds(9));
   EXPECT_TRUE(Drain().empty());
-  graph_.Pin(chain[0], start + seconds(20));  // extends the first block's
+  Pin(2, chain[0], start + seconds(20));
+  EXPECT_EQ(graph_.PinnedUntil()[chain[0]], start + seconds(20));
+  EXPECT_EQ(graph_.PinnedUntil()[chain[1]], start + seconds(10));
   graph_.ExpirePins(start + seconds(10));
   EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[1]}));
   graph_.ExpirePins(start + seconds(20));
   EXPECT_EQ(Drain(), (std::vector<BlockId>{chain[0]}));
+  EXPECT_TRUE(graph_.PinnedUntil().empty());
 }
 
 TEST_F(BlockGraphTest, APinnedDifferenceHoldsItsBase) {
@@ -177,7 +186,8 @@ TEST_F(BlockGraphTest, APinnedDifferenceHoldsItsBase) {
   graph_.Keep(difference);
   graph_.Release(difference);
   graph_.Release(base);
-  graph_.Pin(difference, TimePoint{} + seconds(1));
+  EXPECT_EQ(graph_.CostOfPin(difference), (std::pair<uint64_t, uint64_t>{1, 1}));
+  Pin(1, difference, TimePoint{} + seconds(1));
   EXPECT_EQ(graph_.counts().evictable_pages, 0u);
   EXPECT_EQ(graph_.counts().pinned_fragments, 1u);
   EXPECT_FALSE(graph_.Victim().has_value());
@@ -185,20 +195,39 @@ TEST_F(BlockGraphTest, APinnedDifferenceHoldsItsBase) {
   EXPECT_EQ(Drain().size(), 2u);
 }
 
-TEST_F(BlockGraphTest, UnpinningEndsAPinUnlessAnotherNeedsTheBlock) {
-  const std::vector<BlockId> system = Chain(2);
-  const std::vector<BlockId> chat = Chain(1, system[1]);
+TEST_F(BlockGraphTest, EachOfTwoPinsThatShareAPrefixEndsWithoutTheOther) {
   const TimePoint end = TimePoint{} + seconds(9);
-  for (const BlockId id : {system[0], system[1], chat[0]}) graph_.Pin(id, end);
-  EXPECT_FALSE(graph_.Unpin(system[1]));  // the chat is pinned, and needs it
-  EXPECT_FALSE(graph_.Unpin(system[0]));
-  EXPECT_EQ(graph_.counts().pinned_pages, 3u);
-  EXPECT_TRUE(graph_.Unpin(chat[0]));
-  EXPECT_FALSE(graph_.Unpin(chat[0]));
-  EXPECT_TRUE(Drain() == chat) << "the rest is still pinned";
-  EXPECT_TRUE(graph_.Unpin(system[1]));
-  EXPECT_TRUE(graph_.Unpin(system[0]));
-  EXPECT_EQ(graph_.counts().pinned_pages, 0u);
+  for (const bool longer_first : {false, true}) {
+    const std::vector<BlockId> system = Chain(2);
+    const std::vector<BlockId> chat = Chain(1, system[1]);
+    Pin(1, system[1], end);
+    Pin(2, chat[0], end);
+    EXPECT_EQ(graph_.counts().pinned_pages, 3u);
+    if (longer_first) {
+      EXPECT_EQ(graph_.Unpin(Key(2)), kTokens);
+      EXPECT_TRUE(Drain() == chat) << "the rest is still pinned";
+      EXPECT_EQ(graph_.Unpin(Key(1)), 2 * kTokens);
+      EXPECT_EQ(Drain().size(), 2u);
+    } else {
+      EXPECT_EQ(graph_.Unpin(Key(1)), 0u) << "the chat is pinned, and needs all of it";
+      EXPECT_EQ(graph_.counts().pinned_pages, 3u);
+      EXPECT_EQ(graph_.Unpin(Key(2)), 3 * kTokens);
+      EXPECT_EQ(Drain().size(), 3u);
+    }
+    EXPECT_EQ(graph_.Unpin(Key(1)), std::nullopt);
+    EXPECT_EQ(graph_.counts().pinned_pages, 0u);
+    EXPECT_EQ(graph_.num_pins(), 0u);
+  }
+}
+
+TEST_F(BlockGraphTest, TwoPromptsThatEndInOneBlockHaveAPinEach) {
+  const std::vector<BlockId> chain = Chain(2);
+  const TimePoint end = TimePoint{} + seconds(9);
+  graph_.Pin(Key(1), {chain[1], kTokens + 2, end});
+  graph_.Pin(Key(2), {chain[1], kTokens + 5, end});
+  EXPECT_EQ(graph_.Unpin(Key(2)), 0u);
+  EXPECT_TRUE(Drain().empty());
+  EXPECT_EQ(graph_.Unpin(Key(1)), kTokens + 2);
   EXPECT_EQ(Drain().size(), 2u);
 }
 
@@ -210,14 +239,28 @@ TEST_F(BlockGraphTest, UnpinningADifferenceLetsItsBaseGoUnlessThatIsPinnedItself
     graph_.Keep(difference);
     graph_.Release(difference);
     graph_.Release(base);
-    if (base_too) graph_.Pin(base, TimePoint{} + seconds(1));
-    graph_.Pin(difference, TimePoint{} + seconds(2));
-    EXPECT_FALSE(graph_.Unpin(base));
-    EXPECT_TRUE(graph_.Unpin(difference));
+    if (base_too) Pin(1, base, TimePoint{} + seconds(1));
+    Pin(2, difference, TimePoint{} + seconds(2));
+    EXPECT_EQ(graph_.Unpin(Key(2)), kTokens);
     EXPECT_EQ(graph_.counts().pinned_pages, base_too ? 1u : 0u);
     graph_.ExpirePins(TimePoint{} + seconds(2));
     EXPECT_EQ(Drain().size(), 2u);
   }
+}
+
+TEST_F(BlockGraphTest, OfAPinnedBlockThatIsForgottenTheParentStaysPinned) {
+  const std::vector<BlockId> chain = Chain(2);
+  Pin(1, chain[1], TimePoint{} + seconds(9));
+  graph_.Forget(chain[1]);
+  graph_.Validate();
+  EXPECT_EQ(graph_.counts().blocks, 1u);
+  EXPECT_TRUE(Drain().empty());
+  EXPECT_EQ(graph_.Unpin(Key(1)), kTokens);
+  EXPECT_EQ(Drain().size(), 1u);
+  const BlockId alone = Chain(1).front();
+  Pin(1, alone, TimePoint{} + seconds(9));
+  graph_.Forget(alone);
+  EXPECT_EQ(graph_.num_pins(), 0u);
 }
 
 TEST_F(BlockGraphTest, PagesWithTwoUsersAreSharedAndEveryBlockHasASerialOfItsOwn) {

@@ -26,15 +26,6 @@ uint64_t NanosecondsSince(base::TimePoint start, const base::Clock& clock) {
   return static_cast<uint64_t>(duration_cast<nanoseconds>(clock() - start).count());
 }
 
-// Whether the block that the prompt shares in part is one that its pin holds. Where it goes on
-// otherwise than the prompt does it is another's, and so is its pin.
-bool PinsPartial(const BlockStore& store, const LookupRequest& request,
-                 const match::PrefixMatch& match) {
-  return match.partial != kNoBlock &&
-         (match.num_tokens == request.tokens.size() ||
-          match.partial_rows == store.index().TokensOf(match.partial).size());
-}
-
 }  // namespace
 
 Plan Conductor::Lookup(const LookupRequest& request) const {
@@ -195,57 +186,6 @@ void Conductor::RecordShadow(uint64_t shadow, bool agreed) {
 bool Conductor::StillComputing(const InFlight& wait) const {
   const base::ReaderLock lock(state_->mutex);
   return state_->in_flight.IsComputing({wait.key_lo, wait.key_hi}, wait.leader);
-}
-
-Result<uint32_t> Conductor::Pin(const LookupRequest& request, std::chrono::milliseconds ttl) {
-  if (ttl.count() <= 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a pin's time to live must be above 0 ms, not " + std::to_string(ttl.count()));
-  }
-  const match::Root root = state_->keys.MakeRoot(request.ns);
-  const base::TimePoint now = state_->options.clock();
-  const auto budget = static_cast<uint64_t>(state_->options.pin_budget *
-                                            static_cast<double>(state_->options.budget_bytes));
-  const base::WriterLock lock(state_->mutex);
-  BlockStore& store = *state_->store;
-  store.graph().ExpirePins(now);
-  const match::PrefixMatch match = FindPrompt(*state_, request, root);
-  std::vector<BlockId> blocks = match.blocks;
-  if (PinsPartial(store, request, match)) blocks.push_back(match.partial);
-  uint32_t pinned = 0;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const auto [pages, fragments] = store.graph().CostOfPin(blocks[i]);
-    if (store.pinned_bytes() + store.BytesOf(pages, fragments) > budget) break;
-    store.graph().Pin(blocks[i], now + ttl);
-    pinned += i < match.blocks.size() ? shape().tokens_per_block : match.partial_rows;
-  }
-  if (pinned == 0 && !blocks.empty()) {
-    return Status(StatusCode::kResourceExhausted,
-                  "pins hold " + std::to_string(store.pinned_bytes()) + " of " +
-                      std::to_string(budget) + " bytes: not one more block fits");
-  }
-  return pinned;
-}
-
-Result<uint32_t> Conductor::Unpin(const LookupRequest& request) {
-  const match::Root root = state_->keys.MakeRoot(request.ns);
-  const base::WriterLock lock(state_->mutex);
-  cache::BlockGraph& graph = state_->store->graph();
-  graph.ExpirePins(state_->options.clock());
-  const match::PrefixMatch match = FindPrompt(*state_, request, root);
-  if (match.num_tokens == 0) {
-    return Status(
-        StatusCode::kNotFound,
-        "none of the prompt's " + std::to_string(request.tokens.size()) + " tokens is in memory");
-  }
-  uint32_t unpinned = 0;
-  if (PinsPartial(*state_->store, request, match) && graph.Unpin(match.partial)) {
-    unpinned += match.partial_rows;
-  }
-  for (auto id = match.blocks.rbegin(); id != match.blocks.rend(); ++id) {
-    if (graph.Unpin(*id)) unpinned += shape().tokens_per_block;
-  }
-  return unpinned;
 }
 
 BlockList Conductor::ListBlocks(const BlockFilter& filter) const {

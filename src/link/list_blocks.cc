@@ -22,9 +22,8 @@ milliseconds Positive(base::TimePoint::duration time) {
 }
 
 // Rounded up: what is pinned is pinned for some time.
-milliseconds PinnedFor(const cache::Block& block, base::TimePoint now) {
-  if (!block.pinned_until || *block.pinned_until <= now) return milliseconds(0);
-  return std::chrono::ceil<milliseconds>(*block.pinned_until - now);
+milliseconds PinnedFor(base::TimePoint until, base::TimePoint now) {
+  return until <= now ? milliseconds(0) : std::chrono::ceil<milliseconds>(until - now);
 }
 
 // A block as the lock was held.
@@ -82,7 +81,6 @@ Seen LookAt(const CacheState& state, BlockId id, base::TimePoint now)
   listed.uses = block.times_used;
   listed.writer = block.appender;
   listed.tainted = block.tainted;
-  listed.pinned_for = PinnedFor(block, now);
   listed.age = Positive(now - block.made);
   listed.idle = block.users > 0 ? milliseconds(0) : Positive(now - block.used);
   return seen;
@@ -94,10 +92,12 @@ Look LookAround(const CacheState& state) {
   Numbers tenants, roots;
   const base::ReaderLock lock(state.mutex);
   const BlockStore& store = *state.store;
+  const std::vector<base::TimePoint> pinned_until = store.graph().PinnedUntil();
   look.seen.resize(store.graph().end_id());
   for (BlockId id = 0; id < look.seen.size(); ++id) {
     if (!store.graph()[id].present) continue;
     Seen& seen = look.seen[id] = LookAt(state, id, now);
+    if (!pinned_until.empty()) seen.block.pinned_for = PinnedFor(pinned_until[id], now);
     seen.tenant = tenants.Of(store.TenantOf(id), &look.tenants);
     if (!store.index().Contains(id)) continue;
     const std::string_view extras = store.index().ExtrasOf(id);

@@ -141,6 +141,41 @@ TEST_F(ListBlocksTest, ABlockIsShownWithTheTokensOfThoseBeforeItUntilItIsGone) {
   EXPECT_EQ(harness_.cache->ShowBlock(third, 1, kEverybody).status().code(), StatusCode::kNotFound);
 }
 
+TEST_F(ListBlocksTest, UnpinningAPromptKeepsThePinOfTheOneThatItBeginsWith) {
+  const Tokens system = RandomTokens(1, 2 * kBlock + 5);
+  const Tokens chat = system + RandomTokens(2, kBlock);
+  harness_.Serve(chat);
+  Cache& cache = *harness_.cache;
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(system), seconds(60)), 2 * kBlock + 5);
+  const uint64_t held = cache.Stats().pinned_bytes;
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(chat)), 0u) << "it was not pinned";
+  EXPECT_EQ(cache.Stats().pinned_bytes, held);
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(chat), seconds(60)), 3 * kBlock + 5);
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(chat), seconds(30)), 3 * kBlock + 5);
+  EXPECT_EQ(List().blocks.back().pinned_for, seconds(30)) << "it began anew";
+  EXPECT_EQ(List().blocks.front().pinned_for, seconds(60));
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(chat)), 5u) << "one ends both";
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(chat)), 0u);
+  EXPECT_EQ(cache.Stats().pinned_bytes, held);
+  EXPECT_EQ(cache.Unpin(harness_.RequestOf(system, {.tenant = "b", .salt = ""})).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(system)), 2 * kBlock + 5);
+  EXPECT_EQ(cache.Stats().pinned_bytes, 0u);
+}
+
+// The budget ended inside the longer one, where the shorter one ends.
+TEST_F(ListBlocksTest, APinThatTheBudgetCutOffIsStillItsPromptsOwn) {
+  harness_.options.pin_budget = 0.035;  // of 100 pages
+  harness_.Create();
+  const Tokens longer = RandomTokens(1, 5 * kBlock), shorter = FirstOf(longer, 3 * kBlock);
+  harness_.Serve(longer);
+  Cache& cache = *harness_.cache;
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(longer), seconds(60)), 3 * kBlock);
+  ASSERT_EQ(*cache.Pin(harness_.RequestOf(shorter), seconds(60)), 3 * kBlock);
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(longer)), 0u);
+  EXPECT_EQ(*cache.Unpin(harness_.RequestOf(shorter)), 3 * kBlock);
+}
+
 TEST_F(ListBlocksTest, UnpinningEndsThePinOfOnePromptAndKeepsWhatAnotherNeeds) {
   const Tokens system = RandomTokens(1, 2 * kBlock);
   const Tokens chat = system + RandomTokens(2, kBlock + 3);

@@ -15,6 +15,7 @@
 
 #include "link/cache_harness.h"
 #include "link/committed_prompts.h"
+#include "link/pinned_prompts.h"
 #include "link/random_harness.h"
 
 namespace kvlink::link {
@@ -59,14 +60,17 @@ class OperationsHarness {
       Compute(live_[index]);
     } else if (dice < 80 && live_.size() < 10) {
       Fork(index);
-    } else if (dice < 94) {
+    } else if (dice < 93) {
       Release(index);
-    } else if (dice < 96) {
+    } else if (dice < 95) {
       Pin();
+    } else if (dice < 96) {
+      Unpin();
     } else if (dice < 99) {
       harness_.clock.Advance(std::chrono::seconds(3));
     } else if (setting_.pages < 1000 && random_.OneIn(5)) {
       harness_.cache->Clear();
+      pins_.Clear();
     }
   }
   void Begin() {
@@ -145,6 +149,20 @@ class OperationsHarness {
   }
   void CheckAll() {
     for (const LiveBranch& live : live_) ASSERT_NO_FATAL_FAILURE(Check(live));
+    pins_.Expire(harness_.clock.now());
+    for (const PinnedPrompts::Pin& pin : pins_.all()) {
+      // A tail whose rows were found under another number since is not held any more.
+      ASSERT_GE(harness_.Lookup(pin.prompt, pin.ns).diverged_at, WholeBlocks(pin.tokens));
+    }
+  }
+  // One prompt after the other: in the end nothing is pinned.
+  void UnpinAll() {
+    ASSERT_NO_FATAL_FAILURE(UnpinPrompt(RandomTokens(1, 8), {}));  // ends those that are over
+    while (!pins_.all().empty()) {
+      const PinnedPrompts::Pin pin = pins_.all().front();
+      ASSERT_NO_FATAL_FAILURE(UnpinPrompt(pin.prompt, pin.ns));
+    }
+    ASSERT_EQ(harness_.cache->Stats().pinned_bytes, 0u);
   }
 
  private:
@@ -165,16 +183,53 @@ class OperationsHarness {
   void Pin() {
     const Namespace ns = RandomNamespace();
     const Tokens prompt = RandomPrompt(ns);
-    const auto pinned = harness_.cache->Pin(harness_.RequestOf(prompt, ns),
-                                            std::chrono::seconds(1 + random_.Below(20)));
+    const auto ttl = std::chrono::seconds(1 + random_.Below(20));
+    const auto pinned = harness_.cache->Pin(harness_.RequestOf(prompt, ns), ttl);
+    pins_.Expire(harness_.clock.now());
     if (!pinned.ok()) {
       ASSERT_EQ(pinned.status().code(), StatusCode::kResourceExhausted);
+      ASSERT_EQ(pins_.Take(ns, prompt), 0u) << "it had a pin, and could have that again";
+    } else if (*pinned > 0) {
+      pins_.Set({ns, prompt, *pinned, harness_.clock.now() + ttl});
     }
     const CacheStats stats = harness_.cache->Stats();
     ASSERT_LE(stats.pinned_bytes, stats.budget_bytes / 2);
     if (pinned.ok()) {
       ASSERT_LE(*pinned, harness_.Lookup(prompt, ns).diverged_at);
     }
+  }
+
+  // Of a prompt that is pinned, mostly.
+  void Unpin() {
+    const std::vector<PinnedPrompts::Pin>& pins = pins_.all();
+    if (pins.empty() || random_.OneIn(4)) {
+      const Namespace ns = RandomNamespace();
+      return UnpinPrompt(RandomPrompt(ns), ns);
+    }
+    const PinnedPrompts::Pin pin = pins[random_.Below(pins.size())];
+    UnpinPrompt(pin.prompt, pin.ns);
+  }
+  void UnpinPrompt(const Tokens& prompt, const Namespace& ns) {
+    pins_.Expire(harness_.clock.now());
+    const uint32_t held = pins_.Take(ns, prompt);
+    const uint32_t others = pins_.HeldByOthers(ns, prompt, setting_.tokens_per_block);
+    const auto unpinned = harness_.cache->Unpin(harness_.RequestOf(prompt, ns));
+    if (held == 0) {
+      ASSERT_EQ(unpinned.ok(), harness_.Lookup(prompt, ns).diverged_at > 0);
+      if (unpinned.ok()) {
+        ASSERT_EQ(*unpinned, 0u) << "another prompt's pin";
+      }
+      return;
+    }
+    ASSERT_TRUE(unpinned.ok()) << unpinned.status().ToString();
+    ASSERT_LE(*unpinned, held - std::min(held, others));
+    if (others == 0 && pins_.all().empty()) {
+      ASSERT_GE(*unpinned, WholeBlocks(held));
+      ASSERT_EQ(harness_.cache->Stats().pinned_bytes, 0u);
+    }
+  }
+  uint32_t WholeBlocks(uint32_t tokens) const {
+    return tokens / setting_.tokens_per_block * setting_.tokens_per_block;
   }
 
   // There is no room: in the budget, or in the quota of the tenant that has one.
@@ -202,6 +257,7 @@ class OperationsHarness {
   const Choices random_;
   std::vector<LiveBranch> live_;
   CommittedPrompts committed_;
+  PinnedPrompts pins_;
   uint64_t peak_ = 0, quota_evictions_ = 0;
 };
 

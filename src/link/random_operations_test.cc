@@ -74,6 +74,7 @@ TEST_P(RandomOperations, EveryReadyRowHoldsWhatAColdRunWouldWriteAndPagesAreCons
   if (setting_.cow_copy_threshold < 1) {
     EXPECT_EQ(idle.cow_full_copies > 0, shares);
   }
+  ASSERT_NO_FATAL_FAILURE(operations_.UnpinAll());
   cache_.Clear();
   EXPECT_EQ(cache_.Stats().free_pages, idle.total_pages);
   EXPECT_EQ(cache_.Stats().pinned_bytes, 0u);
