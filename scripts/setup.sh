@@ -26,7 +26,7 @@ packages=(
   dpkg-dev file
   # the tests start servers of their own; see keep_services_off
   redis-server
-  # shells that complete, and what checks manual pages, for tests/e2e/test_terminal.py
+  # shells that complete, and what checks manual pages, for tests/e2e/test_shell.py
   zsh fish mandoc
 )
 tool_packages=(clang-16 libclang-rt-16-dev llvm-16 clang-tidy-14)
