@@ -24,6 +24,8 @@ def fields(**values):
         if isinstance(value, bool) or not isinstance(value, (str, bytes, int)):
             raise InvalidArgumentError(f"field {name} is a {type(value).__name__}, no text or number")
         if isinstance(value, int):
+            if not 0 <= value < 2**64:
+                raise InvalidArgumentError(f"field {name} is {value}, no number from 0 to 2^64 - 1")
             kind, data = b"u", struct.pack("<Q", value)
         else:
             kind, data = b"s", value.encode() if isinstance(value, str) else value

@@ -44,6 +44,12 @@ def test_any_sequence_of_integers_gives_the_same_keys():
         assert keys(kind(range(8))) == want
 
 
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_a_number_that_has_no_bytes_is_refused(number):
+    with pytest.raises(kvlink.InvalidArgumentError, match=f"field model is {number}"):
+        kvlink.root_digest(number)
+
+
 @pytest.mark.parametrize("tokens, size, message", [
     ([1.0, 2.0], 4, "dtype"), ([[1]], 4, "dimensions"), ([1, -1], 4, r"tokens\[1\] is -1"),
     ([2**31], 4, "no token id"), ([1], 0, "block_size is 0"), ([1], 2.5, "block_size"),
