@@ -117,7 +117,7 @@ py::dict StatsOf(const CachePointer& self) {
 
 Plan Lookup(const CachePointer& self, const RequestHandle& handle) {
   const std::shared_ptr<Cache> cache = self->share();
-  const py::gil_scoped_release released;
+  const Released released;
   return cache->Lookup(handle.request);
 }
 

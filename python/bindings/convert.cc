@@ -1,5 +1,7 @@
 #include "convert.h"
 
+#include <unistd.h>
+
 #include <limits>
 
 namespace kvlink::python {
@@ -41,6 +43,14 @@ void Throw(const Status& status) {
 }
 
 void Throw(StatusCode code, const std::string& message) { Throw(Status(code, message)); }
+
+Released::~Released() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {  // pthread_exit: nothing else is thrown there
+    for (;;) pause();
+  }
+}
 
 std::vector<TokenId> TokensFrom(const py::handle& tokens, const char* what) {
   const py::array array = py::array::ensure(py::reinterpret_borrow<py::object>(tokens));

@@ -58,6 +58,20 @@ class Bytes {
   const char* what_;
 };
 
+// Other Python threads run while it lives. A thread that comes back to an interpreter that has
+// ended stays here until the process is gone, as Python 3.14 has it: the Pythons before unwind the
+// thread's stack, which ends the process in std::terminate.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) {}
+  ~Released();
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // {name: counter} of an array that is indexed by an enumeration.
 template <typename Enum, size_t N>
 py::dict ByName(const std::array<uint64_t, N>& counters, const char* (*name)(Enum)) {

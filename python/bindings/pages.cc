@@ -99,7 +99,7 @@ std::vector<bool> PutPages(const StorePointer& self, const Pages& pages,
   const std::vector<NamedPage> named = NamedPages(pages, block_ids, keys, parents);
   const std::shared_ptr<tier::TierStore> store = self->share();
   std::vector<bool> taken;
-  const py::gil_scoped_release released;
+  const Released released;
   for (const NamedPage& page : named) {
     const std::vector<std::span<const std::byte>> pieces = pages.PiecesOf(page.block);
     tier::PutBlock block;

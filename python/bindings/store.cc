@@ -19,7 +19,6 @@
 namespace kvlink::python {
 namespace {
 
-using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
@@ -43,6 +42,15 @@ tier::Compression CompressionFrom(const std::string& name) {
   }
   Throw(StatusCode::kInvalidArgument,
         "compression is '" + name + "', but must be none, lz4 or zstd");
+}
+
+// Redis counts whole seconds, and 0 are none.
+std::chrono::seconds TimeToLive(double seconds) {
+  if (!(seconds >= 0 && seconds <= 1e9)) {
+    Throw(StatusCode::kInvalidArgument,
+          "remote_ttl_s is " + std::to_string(seconds) + ", but must be 0 (no end) to 1e9 seconds");
+  }
+  return std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));
 }
 
 StorePointer MakeStore(const std::string& model, uint64_t ram_bytes,
@@ -76,7 +84,7 @@ StorePointer MakeStore(const std::string& model, uint64_t ram_bytes,
   if (remote) {
     tier::RemoteTierOptions at = Take(tier::ParseRemoteUrl(*remote));
     at.ca_file = remote_ca_file;
-    at.time_to_live = duration_cast<std::chrono::seconds>(Duration(remote_ttl_s, "remote_ttl_s"));
+    at.time_to_live = TimeToLive(remote_ttl_s);
     tiers.push_back(Take(tier::OpenRemoteTier(at)));
   }
   if (tiers.empty()) {
@@ -99,7 +107,7 @@ bool Put(const StorePointer& self, const py::object& key, const py::object& data
   }
   block.payload = {bytes.data(), bytes.size()};
   const std::shared_ptr<tier::TierStore> store = self->share();
-  const py::gil_scoped_release released;
+  const Released released;
   return store->Put(block);
 }
 
@@ -131,7 +139,7 @@ py::list Locate(const StorePointer& self, const py::iterable& keys, double timeo
   const std::shared_ptr<tier::TierStore> store = self->share();
   std::vector<uint32_t> present(addresses.size());
   {
-    const py::gil_scoped_release released;
+    const Released released;
     std::vector<tier::BlockKey> unknown;
     for (const tier::BlockKey& key : addresses) {
       const tier::Where where = store->Find(key);
@@ -185,7 +193,7 @@ py::list Load(const StorePointer& self, const py::iterable& keys, const py::iter
   const std::shared_ptr<tier::TierStore> store = self->share();
   std::shared_ptr<tier::LoadTicket> ticket;
   {
-    const py::gil_scoped_release released;
+    const Released released;
     ticket = RunLoad(*store, wants, patience);
   }
   for (size_t i = 0; i < wants.size(); ++i) {
@@ -205,7 +213,7 @@ py::object Get(const StorePointer& self, const py::object& key, double timeout_s
   const std::shared_ptr<tier::TierStore> store = self->share();
   tier::LoadResult result;
   {
-    const py::gil_scoped_release released;
+    const Released released;
     const std::shared_ptr<tier::LoadTicket> ticket = RunLoad(*store, wants, patience);
     if (ticket->result(0).loaded()) result = ticket->TakeResult(0);
   }
@@ -219,14 +227,14 @@ void Remove(const StorePointer& self, const py::iterable& keys) {
     addresses.push_back(tier::AddressOf(identity));
   }
   const std::shared_ptr<tier::TierStore> store = self->share();
-  const py::gil_scoped_release released;
+  const Released released;
   store->Remove(addresses);
 }
 
 bool Drain(const StorePointer& self, double timeout_s) {
   const milliseconds patience = Duration(timeout_s, "timeout_s");
   const std::shared_ptr<tier::TierStore> store = self->share();
-  const py::gil_scoped_release released;
+  const Released released;
   return store->Drain(steady_clock::now() + patience);
 }
 
@@ -237,7 +245,7 @@ py::list Addresses(const StorePointer& self, const std::string& name) {
     std::vector<tier::BlockKey> found;
     Status listed;
     {
-      const py::gil_scoped_release released;
+      const Released released;
       listed = store->tier(i).List([&](const tier::TierEntry& entry) {
         found.push_back(entry.key);
         return true;
@@ -313,10 +321,11 @@ tier::BlockName NameOf(const tier::Identity& identity) {
 
 void StoreHandle::Close(double drain_s) {
   const milliseconds patience = Duration(drain_s, "drain_s");
+  if (is_copy()) Abandon();
   if (store_ == nullptr) return;
   std::shared_ptr<tier::TierStore> store = std::move(store_);
   store_.reset();
-  const py::gil_scoped_release released;
+  const Released released;
   if (patience.count() > 0) store->Drain(steady_clock::now() + patience);
   store.reset();
 }

@@ -334,7 +334,11 @@ class BlockStore:
     error: its blocks are misses until it answers. write_share: between begin_step and end_step, and
     until 20 ms after, disk and Redis are written for at most this share of the steps' CPU time (and
     100 ms at the start); what waits keeps its place in the queue. From 1 on nothing waits.
-    writer_nice: of the threads that write, 0 to 19.
+    writer_nice: of the threads that write, 0 to 19. remote_ttl_s: how long Redis keeps a block that
+    nobody uses, rounded up to seconds; 0: no end.
+    A store is its process's: in a fork, calls raise FailedPreconditionError, and closing does nothing.
+    (RocksDB also makes a fork wait for ever in exit(): with cold_dir, leave it by os._exit, as
+    multiprocessing does.)
     """
 
     def __init__(

@@ -35,6 +35,12 @@ class RedisServer:
             time.sleep(0.02)
         raise RuntimeError("redis-server does not answer")
 
+    def ask(self, line):
+        """The first line of the answer to an inline command."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as client:
+            client.sendall(line.encode() + b"\r\n")
+            return client.makefile("rb").readline().decode().strip()
+
     def stop(self):
         self._process.kill()
         self._process.wait()

@@ -1,6 +1,8 @@
 """BlockStore: RAM, disk and Redis for arbitrary blocks."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -262,3 +264,66 @@ def test_a_closed_store_says_so():
                  lambda: store.locate(KEYS[:1]), lambda: store.remove([]), store.drain):
         with pytest.raises(kvlink.FailedPreconditionError, match="closed"):
             call()
+
+
+def run(program):
+    return subprocess.run([sys.executable, "-c", "import os, sys, threading, kvlink\n" + program],
+                          capture_output=True, text=True, timeout=60, env=os.environ, check=False)
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "store.close(); os._exit(0)", "del store; os._exit(0)"])
+def test_a_fork_neither_uses_nor_ends_the_store(end):
+    """Its threads are in the parent: waiting for them would take for ever."""
+    done = run(f"""
+store = kvlink.BlockStore(model="m", ram_bytes=1 << 20)
+store.put(b"k" * 32, b"block")
+assert store.drain(20)
+child = os.fork()
+if child == 0:
+    for use in (lambda: store.get(b"k" * 32), lambda: store.put(b"l" * 32, b"b"), store.stats):
+        try:
+            use()
+        except kvlink.FailedPreconditionError as error:
+            assert "fork" in str(error)
+        else:
+            os._exit(3)
+    {end}
+assert os.waitpid(child, 0)[1] == 0
+assert store.get(b"k" * 32) == b"block"
+store.close()
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_use_a_store_do_not_disturb_the_end_of_the_process():
+    done = run("""
+store = kvlink.BlockStore(model="m", ram_bytes=1 << 22)
+store.put(b"k" * 32, bytes(1 << 20))
+assert store.drain(20)
+begun = [threading.Event() for _ in range(3)]
+def use(event):
+    while True:
+        store.get(b"k" * 32)
+        event.set()
+for event in begun:
+    threading.Thread(target=use, args=(event,), daemon=True).start()
+for event in begun:
+    event.wait()
+print("end")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_month_in_redis_is_no_error_and_less_than_a_second_is_not_for_ever(redis):
+    def lives_for(seconds):
+        redis.ask("FLUSHALL")
+        with kvlink.BlockStore(model="m", remote=redis.url, remote_ttl_s=seconds) as store:
+            put_all(store, 1)
+        return redis.ask("EVAL \"return redis.call('TTL', redis.call('RANDOMKEY') or '')\" 0")
+
+    assert 30 * 86400 - 60 <= int(lives_for(30 * 86400.0)[1:]) <= 30 * 86400
+    assert lives_for(0.4) in (":0", ":1", ":-2")  # -2: it has gone already
+    assert lives_for(0.0) == ":-1"  # no end
+    for wrong in (-1, float("nan"), 1e10):
+        with pytest.raises(kvlink.InvalidArgumentError, match=f"remote_ttl_s is {wrong:.0f}"):
+            kvlink.BlockStore(model="m", remote=redis.url, remote_ttl_s=wrong)
