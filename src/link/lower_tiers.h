@@ -101,7 +101,7 @@ class LowerTiers {
                 std::span<const TokenId> tokens, bool may_leave_ram);
   // Blocks that are to be written now, parents first.
   std::vector<PendingWrite> TakeFresh(const BlockStore& blocks);
-  // Those blocks came from a tier: the store itself writes them to the faster ones.
+  // Those blocks came from a tier: the store itself writes them to the others.
   void FreshAreWritten();
   // The oldest blocks that wait, at most about `most`.
   std::vector<PendingWrite> TakeBacklog(const BlockStore& blocks, size_t most);

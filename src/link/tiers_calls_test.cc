@@ -77,6 +77,31 @@ TEST(TierCalls, ErrorsOfATierAreToldByWhatWasDoneAndWhy) {
   EXPECT_EQ(count("get", "corrupt"), 1u);
 }
 
+// A server that had its disk alone until now, or whose Redis was emptied.
+TEST(TierCalls, BlocksThatComeFromDiskAreWrittenToARemoteTierThatLacksThem) {
+  TierHarness harness(kBlock, 64, KvType::kF16, {"cold", "remote"});
+  harness.faults[1]->asks_peer = true;
+  harness.Create();
+  const Tokens prompt = RandomTokens(1, 8 * kBlock + 3);
+  harness.Serve(prompt);
+  harness.MoveAllDown();
+  ASSERT_EQ(harness.BlocksIn(1), 8u);
+  harness.blocks[1] = std::make_shared<tier::MemoryTier>(uint64_t{1} << 30, "remote");
+  harness.Create();
+  EXPECT_EQ(harness.ServeLoaded(prompt), 64u);
+  harness.DrainAll();
+  EXPECT_EQ(harness.BlocksIn(1), 8u);
+  const uint64_t puts = harness.faults[1]->puts;
+  // Nothing is written twice: neither by the next load, nor after a restart.
+  harness.MoveAllDown();
+  EXPECT_EQ(harness.ServeLoaded(prompt), 64u);
+  harness.Create();
+  EXPECT_EQ(harness.ServeLoaded(prompt), 64u);
+  harness.DrainAll();
+  EXPECT_EQ(harness.faults[1]->puts.load(), puts);
+  harness.ExpectConserved();
+}
+
 TEST(TierCalls, ADrainInVainSaysSoWhenTheTierIsCutOff) {
   CacheHarness harness(kBlock, 64);
   const auto blocks = std::make_shared<tier::MemoryTier>(uint64_t{1} << 30, "cold");

@@ -43,7 +43,7 @@ class PendingBlock {
     }
     block_.pieces = {};
   }
-  // Bytes that EncodeBlock made before, of a block read from a slower tier.
+  // Bytes that EncodeBlock made before, of a block read from another tier.
   PendingBlock(const BlockHeader& header, std::string encoded)
       : encoded_(std::move(encoded)), size_bytes_(encoded_.size()) {
     block_.name.kind = header.kind;

@@ -6,8 +6,10 @@
 
 #include <fstream>
 
+#include "tier/cold_tier.h"
 #include "tier/testing/redis_process.h"
 #include "tier/tier_files.h"
+#include "tier/tier_store.h"
 
 namespace kvlink::tier {
 namespace {
@@ -184,6 +186,50 @@ TEST(RemoteTier, TlsAgainstAPlainServerAndTheReverseAreErrors) {
   const auto opened = OpenRemoteTier(options);
   ASSERT_FALSE(opened.ok());
   EXPECT_THAT(opened.status().message(), HasSubstr("no certificate authorities in"));
+}
+
+TEST(RemoteTier, WhatAServerLoadsFromItsDiskOthersFindInRedis) {
+  constexpr uint64_t kBlocks = 10;
+  const RedisProcess redis;
+  const TempDirectory directory;
+  const auto open_cold = [&] {
+    auto cold = OpenColdTier(
+        {.directory = directory / "store", .budget_bytes = kMinColdBudget, .min_free_bytes = 0});
+    EXPECT_TRUE(cold.ok()) << cold.status().ToString();
+    return std::move(*cold);
+  };
+  const auto start_server = [&](bool with_disk) {
+    std::vector<std::unique_ptr<BlockTier>> tiers;
+    if (with_disk) tiers.push_back(open_cold());
+    tiers.push_back(Open(redis.options()));
+    return TierStore::Create({.model_fingerprint = "model"}, std::move(tiers));
+  };
+  const auto load_all = [](TierStore& store) {
+    uint64_t loaded = 0;
+    for (uint64_t n = 0; n < kBlocks; ++n) {
+      const NumberedBlock block(n);
+      const Want want{block.put.name, {}};
+      const auto ticket = store.Load({&want, 1}, Soon(), {});
+      EXPECT_TRUE(ticket->WaitUntil(Soon()));
+      loaded += ticket->TakeResult(0).payload == block.payload ? 1 : 0;
+    }
+    EXPECT_TRUE(store.Drain(Soon()));
+    return loaded;
+  };
+  {
+    const auto cold = open_cold();  // when there was no Redis
+    for (uint64_t n = 0; n < kBlocks; ++n) {
+      PutOne(*cold, NumberedKey(n), NumberedBlock(n).Encoded());
+    }
+  }
+  EXPECT_EQ(load_all(*start_server(/*with_disk=*/true)), kBlocks);
+  EXPECT_EQ(redis.Run({"DBSIZE"}).integer, static_cast<int64_t>(kBlocks));
+  EXPECT_EQ(load_all(*start_server(/*with_disk=*/false)), kBlocks);
+  // And a server that comes back writes nothing twice.
+  const auto again = start_server(/*with_disk=*/true);
+  EXPECT_EQ(load_all(*again), kBlocks);
+  EXPECT_EQ(again->Stats(0).hits, kBlocks);
+  EXPECT_EQ(again->Stats(1).stored, 0u);
 }
 
 TEST(RemoteTier, SeveralHostsThatAreNoClusterAreRefused) {

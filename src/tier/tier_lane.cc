@@ -64,7 +64,8 @@ void TierLane::Stop() {
   if (writer_.joinable()) writer_.join();
 }
 
-bool TierLane::Reserve(const BlockKey& key, size_t bytes) {
+bool TierLane::Reserve(const BlockKey& key, size_t bytes, Origin origin) {
+  if (origin == Origin::kOffered && tier_->ContainsNow(key)) return false;
   if (Find(key).value_or(false)) return false;
   const base::MutexLock lock(mutex_);
   if (queued_keys_.contains(key)) return false;
@@ -77,10 +78,10 @@ bool TierLane::Reserve(const BlockKey& key, size_t bytes) {
   return true;
 }
 
-void TierLane::Put(std::shared_ptr<PendingBlock> block, bool promoted) {
+void TierLane::Put(std::shared_ptr<PendingBlock> block, Origin origin) {
   {
     const base::MutexLock lock(mutex_);
-    writes_.emplace_back(PutJob{std::move(block), promoted});
+    writes_.emplace_back(PutJob{std::move(block), origin});
   }
   wake_writer_.notify_one();
 }
@@ -164,6 +165,23 @@ TierStats TierLane::Stats() const {
   stats.usage = tier_->Usage();
   stats.last_error = tier_->LastError();
   return stats;
+}
+
+std::vector<TierAnswer> TierLane::Ask(std::span<const BlockKey> keys) {
+  const TimePoint start = options_.clock();
+  std::vector<TierAnswer> answers = tier_->Contains(keys, start + options_.ping_timeout);
+  KVLINK_CHECK(answers.size() == keys.size()) << answers.size() << " answers";
+  Judge(answers, options_.ping_timeout);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].outcome == Outcome::kOk) {
+      known_.SetPresent(keys[i]);
+    } else if (answers[i].outcome == Outcome::kMiss) {
+      known_.SetAbsent(keys[i], start);
+    } else {
+      Count(TierOp::kContains, answers[i].reason);
+    }
+  }
+  return answers;
 }
 
 void TierLane::Count(TierOp op, ErrorReason reason) {

@@ -60,11 +60,14 @@ class TierLane {
 
   bool cut_off() const { return !breaker_.closed(); }
 
+  // Why a block is to be written: somebody put it, or it was loaded from a slower or a faster tier.
+  enum class Origin : uint8_t { kPut, kPromoted, kOffered };
   // Takes a place in the queue, before anything is copied. False: the tier has the block, will have
-  // it, is cut off, or the queue is full.
-  bool Reserve(const BlockKey& key, size_t bytes);
+  // it, is cut off, or the queue is full. Of an offer also: the tier has no peer that others write
+  // to, and so has let go of the block itself.
+  bool Reserve(const BlockKey& key, size_t bytes, Origin origin);
   // Requires: Reserve of its key and size_bytes() gave true.
-  void Put(std::shared_ptr<PendingBlock> block, bool promoted);
+  void Put(std::shared_ptr<PendingBlock> block, Origin origin);
   void Remove(std::vector<BlockKey> keys);
   std::optional<bool> Find(const BlockKey& key) const;  // empty: not known; cut off: false
   void Probe(std::vector<BlockKey> keys, std::shared_ptr<void> until_done);
@@ -86,13 +89,15 @@ class TierLane {
   };
   struct PutJob {
     std::shared_ptr<PendingBlock> block;
-    bool promoted = false;
+    Origin origin = Origin::kPut;
   };
   using ReadJob = std::variant<ProbeJob, LoadJob>;
   using WriteJob = std::variant<PutJob, std::vector<BlockKey>>;
 
   void ReadLoop();
   void RunProbe(const ProbeJob& job);
+  // Asks the tier; what it says is known afterwards. Errors are counted.
+  std::vector<TierAnswer> Ask(std::span<const BlockKey> keys);
   void RunLoad(const LoadJob& job);
   void LoadSome(const LoadJob& job, std::span<const size_t> wants);
   // What became of the want; kOk: its ticket has it.
@@ -104,6 +109,8 @@ class TierLane {
   bool IsTooEarly() const KVLINK_REQUIRES(mutex_);
   void Trial();
   void RunPuts(std::vector<PutJob> jobs);
+  std::vector<PutJob> TakeNeedless(std::vector<PutJob>* jobs);
+  void LeaveQueue(const PendingBlock& block) KVLINK_REQUIRES(mutex_);
   void RunRemove(const std::vector<BlockKey>& keys);
   std::vector<PutJob> TakePuts() KVLINK_REQUIRES(mutex_);
 

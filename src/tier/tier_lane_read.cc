@@ -35,22 +35,11 @@ void TierLane::ReadLoop() {
 void TierLane::RunProbe(const ProbeJob& job) {
   if (!breaker_.closed()) return;
   const TimePoint start = options_.clock();
-  const std::vector<TierAnswer> answers = tier_->Contains(job.keys, start + options_.ping_timeout);
-  KVLINK_CHECK(answers.size() == job.keys.size()) << answers.size() << " answers";
-  Judge(answers, options_.ping_timeout);
+  const std::vector<TierAnswer> answers = Ask(job.keys);
   if (answers[0].outcome != Outcome::kError) {  // a call that moves no blocks shows the latency
     const double us = std::chrono::duration<double, std::micro>(options_.clock() - start).count();
     const base::MutexLock lock(mutex_);
     cost_.Record(0, us);
-  }
-  for (size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].outcome == Outcome::kOk) {
-      known_.SetPresent(job.keys[i]);
-    } else if (answers[i].outcome == Outcome::kMiss) {
-      known_.SetAbsent(job.keys[i], start);
-    } else {
-      Count(TierOp::kContains, answers[i].reason);
-    }
   }
 }
 

@@ -96,15 +96,35 @@ std::vector<TierLane::PutJob> TierLane::TakePuts() {
   return puts;
 }
 
+// Offered blocks that the peer has, or does not say whether it has: they are not written.
+std::vector<TierLane::PutJob> TierLane::TakeNeedless(std::vector<PutJob>* jobs) {
+  std::vector<BlockKey> offered;
+  for (const PutJob& job : *jobs) {
+    if (job.origin == Origin::kOffered) offered.push_back(job.block->key());
+  }
+  if (offered.empty()) return {};
+  const std::vector<TierAnswer> answers = Ask(offered);
+  std::vector<PutJob> needed, needless;
+  size_t asked = 0;
+  for (PutJob& job : *jobs) {
+    const bool is_needless =
+        job.origin == Origin::kOffered && answers[asked++].outcome != Outcome::kMiss;
+    (is_needless ? needless : needed).push_back(std::move(job));
+  }
+  *jobs = std::move(needed);
+  return needless;
+}
+
 void TierLane::RunPuts(std::vector<PutJob> jobs) {
   const double cpu_before = ThreadCpuUs();
+  const std::vector<PutJob> needless = TakeNeedless(&jobs);
   std::vector<TierPut> items;
   for (const PutJob& job : jobs) {
     items.push_back({job.block->key(), job.block->parent(), job.block->cost_us(),
                      job.block->Encoded(), job.block});
   }
-  const TimePoint start = options_.clock();
-  const std::vector<TierAnswer> answers = tier_->Put(items, start + options_.store_timeout);
+  std::vector<TierAnswer> answers;
+  if (!items.empty()) answers = tier_->Put(items, options_.clock() + options_.store_timeout);
   KVLINK_CHECK(answers.size() == items.size()) << answers.size() << " answers";
   Judge(answers, options_.store_timeout);
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -118,14 +138,19 @@ void TierLane::RunPuts(std::vector<PutJob> jobs) {
   if (pace_ != nullptr) pace_->Spend(cpu_us);
   const base::MutexLock lock(mutex_);
   stats_.write_cpu_us += cpu_us;
+  for (const PutJob& job : needless) LeaveQueue(*job.block);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    queued_keys_.erase(items[i].key);
-    queued_bytes_ -= jobs[i].block->size_bytes();
+    LeaveQueue(*jobs[i].block);
     if (answers[i].outcome != Outcome::kOk || jobs[i].block->kind() == PayloadKind::kText) continue;
     ++stats_.stored;
-    stats_.promoted += jobs[i].promoted ? 1 : 0;
+    stats_.promoted += jobs[i].origin == Origin::kPromoted ? 1 : 0;
     stats_.bytes_written += items[i].bytes.size();
   }
+}
+
+void TierLane::LeaveQueue(const PendingBlock& block) {
+  queued_keys_.erase(block.key());
+  queued_bytes_ -= block.size_bytes();
 }
 
 void TierLane::RunRemove(const std::vector<BlockKey>& keys) {

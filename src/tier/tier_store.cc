@@ -13,6 +13,8 @@ namespace {
 constexpr uint64_t kMostSpareBytes = uint64_t{64} << 20, kSpareShare = 4;
 
 class TierStack final : public TierStore, private LaneOwner {
+  using Origin = TierLane::Origin;
+
  public:
   TierStack(TierStoreOptions options, std::vector<std::unique_ptr<BlockTier>> tiers)
       : options_(std::move(options)),
@@ -34,12 +36,13 @@ class TierStack final : public TierStore, private LaneOwner {
 
   bool Put(const PutBlock& block) override {
     std::vector<TierLane*> takers;
+    const size_t bytes = PendingBlock::SizeOf(block);
     for (const auto& lane : lanes_) {
-      if (lane->Reserve(block.name.key, PendingBlock::SizeOf(block))) takers.push_back(lane.get());
+      if (lane->Reserve(block.name.key, bytes, Origin::kPut)) takers.push_back(lane.get());
     }
     if (takers.empty()) return false;
     const auto copy = std::make_shared<PendingBlock>(block, model_, options_.compression, spare_);
-    for (TierLane* lane : takers) lane->Put(copy, /*promoted=*/false);
+    for (TierLane* lane : takers) lane->Put(copy, Origin::kPut);
     return true;
   }
 
@@ -145,13 +148,16 @@ class TierStack final : public TierStore, private LaneOwner {
   }
 
   void Loaded(uint32_t tier, const BlockHeader& header, std::string bytes) override {
-    std::vector<TierLane*> takers;
-    for (uint32_t t = 0; options_.promote && t < tier; ++t) {
-      if (lanes_[t]->Reserve(header.key, bytes.size())) takers.push_back(lanes_[t].get());
+    const auto origin = [tier](uint32_t t) {
+      return t < tier ? Origin::kPromoted : Origin::kOffered;
+    };
+    std::vector<uint32_t> takers;
+    for (uint32_t t = 0; options_.promote && t < num_tiers(); ++t) {
+      if (t != tier && lanes_[t]->Reserve(header.key, bytes.size(), origin(t))) takers.push_back(t);
     }
     if (takers.empty()) return;
     const auto block = std::make_shared<PendingBlock>(header, std::move(bytes));
-    for (TierLane* lane : takers) lane->Put(block, /*promoted=*/true);
+    for (const uint32_t t : takers) lanes_[t]->Put(block, origin(t));
   }
 
   const TierStoreOptions options_;

@@ -7,9 +7,10 @@
 //   LoadCostUs -> what loading would take by what was observed: the caller loads or computes
 //
 // A tier that fails is cut off by a breaker and probed until it works again; meanwhile Find sees
-// nothing in it and Put skips it. A block that comes from a slower tier is written to the faster
-// ones (promotion); a faster tier that evicts keeps what is dear and used (demotion is writing to
-// all tiers at Put). An engine that shares its cores with the writers gives them a pace.
+// nothing in it and Put skips it. A block that was loaded is written to the faster tiers
+// (promotion), and offered to slower ones that others use as well: written there if the peer, asked
+// before, does not have it. A faster tier that evicts keeps what is dear and used (demotion is
+// writing to all tiers at Put). An engine that shares its cores with the writers gives them a pace.
 //
 // Invariants
 //   1. A block that Load gives is bit-equal to what some Put got under the same name, or it is a
@@ -47,7 +48,7 @@ struct TierStoreOptions {
   std::chrono::milliseconds ping_timeout{250};    // likewise; also a probe's
   uint32_t known_keys = 1u << 18;              // remembered a tier that cannot answer Find itself
   std::chrono::milliseconds absent_for{1000};  // how long a probe's "no" is believed
-  bool promote = true;
+  bool promote = true;                         // and offer
   // What writing may take beside computing; null: as much as it needs. Tiers before `paced_from`
   // (memory, which costs little and makes blocks findable) do not ask.
   std::shared_ptr<WritePace> pace;
