@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "cache/block_graph.h"
-#include "pool/page_pool.h"
+#include "cache/testing/small_pool.h"
 
 namespace kvlink::cache {
 namespace {
@@ -18,16 +18,6 @@ namespace {
 using base::Random;
 using base::TimePoint;
 using std::chrono::seconds;
-
-constexpr uint32_t kTokens = 8;
-constexpr uint64_t kPages = 40;
-constexpr uint32_t kCapacity = 2;
-
-std::unique_ptr<pool::PagePool> MakePool() {
-  return pool::PagePool::Create(
-             {.page_bytes = 1024, .fragment_bytes = 256, .budget_bytes = kPages * 1024})
-      .value();
-}
 
 // The reference: blocks as a plain map, every question answered by scanning all of it.
 struct NaiveBlock {

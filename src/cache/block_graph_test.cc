@@ -6,23 +6,13 @@
 #include <optional>
 #include <vector>
 
-#include "pool/page_pool.h"
+#include "cache/testing/small_pool.h"
 
 namespace kvlink::cache {
 namespace {
 
 using base::TimePoint;
 using std::chrono::seconds;
-
-constexpr uint32_t kTokens = 8;
-constexpr uint64_t kPages = 40;
-constexpr uint32_t kCapacity = 2;
-
-std::unique_ptr<pool::PagePool> MakePool() {
-  return pool::PagePool::Create(
-             {.page_bytes = 1024, .fragment_bytes = 256, .budget_bytes = kPages * 1024})
-      .value();
-}
 
 class BlockGraphTest : public ::testing::Test {
  protected:
