@@ -21,6 +21,7 @@
 #include "cli/kv_events.h"
 #include "cli/machine.h"
 #include "cli/model_file.h"
+#include "cli/model_options.h"
 #include "cli/service.h"
 #include "cli/signal_watch.h"
 #include "cli/similar_setup.h"
@@ -56,37 +57,29 @@ struct ServeFlags {
 };
 
 void AddOptions(CLI::App& app, ServeFlags& flags) {
-  app.add_option("--model", flags.model, "GGUF file; default: the model that the set-up fetched")
-      ->type_name("FILE");
+  AddModelOption(app, flags.model);
   app.add_option("--model-name", flags.model_names,
                  "Name in answers and aliases that requests may use; default: the file's name");
   app.add_option("--host", flags.host, "Address to listen on")->capture_default_str();
   app.add_option("--port", flags.port, "Port; 0 takes a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app.add_option("--threads", flags.threads,
-                 "Threads that compute; default: physical cores that this process may use")
-      ->check(CLI::Range(1, 1024));
+  AddThreadsOption(app, flags.threads);
   app.add_option("--http-threads", flags.http_threads, "Threads that serve connections")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--ctx", flags.ctx, "Most tokens of prompt and answer; default: the model's")
-      ->check(CLI::Range(16, 1 << 24));
+  AddContextOption(app, flags.ctx);
   app.add_option("--max-seqs", flags.max_seqs, "Sequences that run at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--max-queue", flags.max_queue, "Requests that may wait; more are refused")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--chunk", flags.chunk, "Prompt tokens computed in a step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  AddChunkOption(app, flags.chunk);
   app.add_option("--kv-memory", flags.kv_memory,
                  "RAM for KV, such as 4GiB; default: half of what is free")
       ->check(IsByteSize());
-  app.add_option("--kv-type", flags.kv_type, kKvTypeHelp)
-      ->check(CheckKvType, "{auto,f16,bf16,q8_0}")
-      ->capture_default_str();
+  AddKvTypeOption(app, flags.kv_type);
   app.add_option("--sharing", flags.sharing, "off, or exact: equal prefixes share KV blocks")
       ->check(CLI::IsMember({"off", "exact"}))
       ->capture_default_str();
