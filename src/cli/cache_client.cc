@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/dump.h"
+
 namespace kvlink::cli {
 namespace {
 
@@ -46,8 +48,7 @@ Result<std::string> CacheClient::Get(const std::string& path) const {
 Result<Json> CacheClient::GetJson(const std::string& path) const { return Parse(path, Get(path)); }
 
 Result<Json> CacheClient::PostJson(const std::string& path, const Json& body) const {
-  const std::string json = body.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return Parse(path, BodyOf(path, http_.Post(path, json)));
+  return Parse(path, BodyOf(path, http_.Post(path, server::Dump(body))));
 }
 
 Result<Json> CacheClient::AllBlocks() const {

@@ -7,6 +7,7 @@
 
 #include "cli/byte_size.h"
 #include "cli/doctor_server.h"
+#include "server/dump.h"
 
 namespace kvlink::cli {
 namespace {
@@ -82,7 +83,7 @@ std::string StateOf(const Json& block) {
 // One line, and not too long a one.
 std::string ShortText(const Json& text) {
   if (!text.is_string()) return "-";
-  std::string out = text.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string out = server::Dump(text);
   constexpr size_t kMost = 60;
   if (out.size() <= kMost) return out;
   size_t end = kMost;

@@ -7,6 +7,7 @@
 
 #include "cli/bench_http.h"
 #include "cli/http_client.h"
+#include "server/dump.h"
 
 namespace kvlink::cli {
 namespace {
@@ -15,10 +16,6 @@ using Json = nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr size_t kMostErrorBytes = 4096;
-
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 uint64_t Count(const Json& object, const char* key) {
   const auto value = object.find(key);
@@ -32,7 +29,7 @@ std::string ErrorText(const Json& json, const std::string& raw) {
     if (error.is_object() && error.contains("message") && error["message"].is_string()) {
       return error["message"].get<std::string>();
     }
-    return Dump(error);
+    return server::Dump(error);
   }
   return raw.substr(0, 200);
 }
@@ -171,7 +168,8 @@ class RemoteAnswerer : public Answerer {
                              const AnswerEvents& events) const {
     Stream stream(events, SteadyClock::now());
     return stream.Finish(client_.PostAndStream(
-        path, Dump(body), [&](std::string_view piece) { stream.OnBody(piece); }, events.stop));
+        path, server::Dump(body), [&](std::string_view piece) { stream.OnBody(piece); },
+        events.stop));
   }
 
   const HttpClient client_;
