@@ -70,7 +70,9 @@ int Add(ckpt::CheckpointStore& store, CkptFlags& flags) {
   return 0;
 }
 
-int Get(const ckpt::CheckpointStore& store, const CkptFlags& flags) {
+int Get(const ckpt::CheckpointStore& store, CkptFlags& flags) {
+  // "restored/" is the folder "restored", beside which the checkpoint is written first.
+  while (flags.path.size() > 1 && flags.path.ends_with('/')) flags.path.pop_back();
   const auto bytes = store.Get(flags.name, flags.path);
   if (!bytes.ok()) return Fail(bytes.status());
   std::printf("%s: %s to %s\n", flags.name.c_str(), FormatByteSize(*bytes).c_str(),

@@ -110,6 +110,17 @@ def test_killed_mid_add_it_shows_nothing_and_can_be_added_again(tmp_path):
     assert (tmp_path / "out").read_bytes() == big
 
 
+@pytest.mark.parametrize("slashes", ["", "/", "//"])
+def test_a_folder_comes_back_whether_its_name_ends_with_a_slash_or_not(tmp_path, slashes):
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "model.bin").write_bytes(b"weights" * 1000)
+    done("add", tmp_path / "store", "step", f"{tmp_path}/step{slashes}")
+    done("get", tmp_path / "store", "step", f"{tmp_path}/restored{slashes}")
+    assert [path.name for path in (tmp_path / "restored").iterdir()] == ["model.bin"]
+    assert (tmp_path / "restored" / "model.bin").read_bytes() == b"weights" * 1000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["restored", "step", "store"]
+
+
 @pytest.mark.parametrize("arguments,named", [
     (["get", "nobody", "out"], "nobody"),
     (["add", "a/b", "model"], "'a/b'"),

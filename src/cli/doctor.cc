@@ -39,7 +39,8 @@ void AddOptions(CLI::App& app, DoctorFlags& flags) {
   app.add_option("--url", flags.url,
                  std::string("A running kvlink serve; default, without --prompts: ") + kDefaultUrl)
       ->type_name("URL");
-  app.add_option("--api-key", flags.api_key, "With --url: whose requests to look at");
+  app.add_option("--api-key", flags.api_key, "With --url: whose requests to look at")
+      ->envname("KVLINK_API_KEY");
   app.add_option("--tls-ca", flags.tls_ca, kTlsCaHelp)->type_name("FILE");
   app.add_option("--timeout", flags.timeout_s, "With --url: seconds an answer may take")
       ->check(CLI::Range(0.001, 3600.0))
@@ -75,7 +76,10 @@ Status Bad(const std::string& message) { return {StatusCode::kInvalidArgument, m
 Status CheckFlags(const DoctorFlags& flags) {
   if (!flags.url.empty() && !flags.prompts.empty()) return Bad("give --url or --prompts, not both");
   if (!flags.prompts.empty()) {
-    if (!flags.api_key.empty()) return Bad("--api-key: only with --url");
+    const char* variable = std::getenv("KVLINK_API_KEY");  // it may be set for other commands
+    if (!flags.api_key.empty() && (variable == nullptr || flags.api_key != variable)) {
+      return Bad("--api-key: only with --url");
+    }
     if (!flags.tls_ca.empty()) return Bad("--tls-ca: only with --url");
     return Status::Ok();
   }

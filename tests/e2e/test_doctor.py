@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import BINARY, MODEL, Server
+from conftest import BINARY, MODEL, Server, key_line
 
 RULES = " ".join(f"Rule {i + 1}: a parcel of {3 + i * 7 % 20} pounds for town {i * 5 % 12} leaves on day {i * 3 % 5}."
                  for i in range(20))
@@ -54,6 +54,19 @@ def test_a_server_is_judged_by_its_recent_requests(asked):
     text = doctor("--url", server.url)
     assert text.returncode == 1
     assert "1. mutating_head (hits)" in text.stdout
+
+
+def test_the_key_may_stand_in_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text(key_line("k", "acme", ("inference", "metrics")) + "\n")
+    running = Server(tmp_path / "log", "--api-keys", str(tmp_path / "keys"), kv_memory="64M")
+    monkeypatch.delenv("KVLINK_API_KEY", raising=False)
+    refused = doctor("--url", running.url)
+    assert refused.returncode == 2 and "--api-key" in refused.stderr
+    monkeypatch.setenv("KVLINK_API_KEY", "k")
+    asked = doctor("--url", running.url)
+    assert asked.returncode == 0, asked.stderr
+    assert "cannot read" in doctor("--prompts", "/no/such.jsonl").stderr  # which needs no key, and minds none
+    assert running.stop() == 0
 
 
 @pytest.mark.parametrize("clock", [False, True])
