@@ -55,28 +55,21 @@ Workload CustomerService(std::mt19937& random) {
   return workload;
 }
 
-Workload DocumentQuestions(std::mt19937& random) {
-  constexpr size_t kQuestions = 10, kDocument = 5000, kQuestion = 20;
-  const std::string document = Words(random, kDocument);
-  Workload workload;
-  for (size_t i = 0; i < kQuestions; ++i) {
-    workload.conversations.push_back(
-        {"dq_" + std::to_string(i),
-         "office",
-         {Ask({{"user", document + "\n\n" + Words(random, kQuestion), ""}}, 64)}});
-  }
-  return workload;
-}
+// Requests that begin with one text and go on with one of their own.
+struct OneText {
+  std::string name, tenant;
+  size_t count, shared_words, own_words;
+  uint32_t max_tokens, n = 1;
+};
 
-Workload CodeBranches(std::mt19937& random) {
-  constexpr size_t kProblems = 10, kPreamble = 1950, kProblem = 150, kBranches = 4;
-  const std::string preamble = Words(random, kPreamble);
+Workload QuestionsOn(const OneText& of, std::mt19937& random) {
+  const std::string text = Words(random, of.shared_words);
   Workload workload;
-  for (size_t i = 0; i < kProblems; ++i) {
+  for (size_t i = 0; i < of.count; ++i) {
     workload.conversations.push_back(
-        {"cb_" + std::to_string(i),
-         "ide",
-         {Ask({{"user", preamble + "\n\n" + Words(random, kProblem), ""}}, 64, kBranches)}});
+        {of.name + "_" + std::to_string(i),
+         of.tenant,
+         {Ask({{"user", text + "\n\n" + Words(random, of.own_words), ""}}, of.max_tokens, of.n)}});
   }
   return workload;
 }
@@ -109,8 +102,21 @@ std::vector<Scenario> BuiltInScenarios() {
   std::mt19937 random(1);
   std::vector<Scenario> scenarios;
   scenarios.push_back({"customer_service", CustomerService(random)});
-  scenarios.push_back({"document_questions", DocumentQuestions(random)});
-  scenarios.push_back({"code_branches", CodeBranches(random)});
+  const OneText document{.name = "dq",
+                         .tenant = "office",
+                         .count = 10,
+                         .shared_words = 5000,
+                         .own_words = 20,
+                         .max_tokens = 64};
+  scenarios.push_back({"document_questions", QuestionsOn(document, random)});
+  const OneText code{.name = "cb",
+                     .tenant = "ide",
+                     .count = 10,
+                     .shared_words = 1950,
+                     .own_words = 150,
+                     .max_tokens = 64,
+                     .n = 4};
+  scenarios.push_back({"code_branches", QuestionsOn(code, random)});
   return scenarios;
 }
 
