@@ -49,7 +49,8 @@ void AddBenchOptions(CLI::App& app, BenchFlags& flags) {
   app.add_option("--url", flags.url, "Run against this OpenAI-compatible server instead")
       ->type_name("URL");
   app.add_option("--model-name", flags.model_name, "With --url: default is the server's first");
-  app.add_option("--api-key", flags.api_key, "With --url: sent as a bearer token");
+  app.add_option("--api-key", flags.api_key, "With --url: sent as a bearer token")
+      ->envname("KVLINK_API_KEY");
   app.add_option("--tls-ca", flags.tls_ca, kTlsCaHelp)->type_name("FILE");
   app.add_option("--endpoint", flags.endpoint, "With --url: chat, or completions")
       ->check(CLI::IsMember({"chat", "completions"}))

@@ -86,7 +86,12 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
   };
   auto model = model::Model::Load(options);
   if (!model.ok()) {
-    return Status(model.status().code(), "--model: " + model.status().message());
+    // What no try will read is a wrong value of the option, and a service need not be started again.
+    StatusCode code = model.status().code();
+    if (code == StatusCode::kDataLoss || code == StatusCode::kUnimplemented) {
+      code = StatusCode::kInvalidArgument;
+    }
+    return Status(code, "--model: " + model.status().message());
   }
   if (progress) {
     const model::ModelInfo& info = (*model)->info();

@@ -97,6 +97,7 @@ TEST_F(AnswersServerTest, RecentRequestsTellWhereTheyDivergedWithoutTheirText) {
   for (const char* query : {"?limit=", "?limit=x", "?limit=-1", "?last=3"}) {
     EXPECT_EQ(Get(std::string("/kvlink/requests") + query).status, 400) << query;
   }
+  EXPECT_THAT(Get("/kvlink/requests?limit=x").body, ::testing::HasSubstr("whole number, not 'x'"));
 }
 
 TEST_F(AnswersServerTest, RecentRequestsCanBeSwitchedOff) {

@@ -38,12 +38,18 @@ void Api::ListRequests(Call call) {
   if (!call.request.query.empty()) {
     const std::string_view query = call.request.query;
     constexpr std::string_view kLimit = "limit=";
-    const std::string_view value = query.starts_with(kLimit) ? query.substr(kLimit.size()) : "";
+    if (!query.starts_with(kLimit)) {
+      return Refuse(call, {400,
+                           "only limit=N may stand behind the path, not '" +
+                               std::string(query.substr(0, 80)) + "'",
+                           "limit", ""});
+    }
+    const std::string_view value = query.substr(kLimit.size());
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), limit);
     if (value.empty() || error != std::errc() || end != value.data() + value.size()) {
       return Refuse(
           call,
-          {400, "limit must be a whole number, not '" + std::string(query.substr(0, 80)) + "'",
+          {400, "limit must be a whole number, not '" + std::string(value.substr(0, 80)) + "'",
            "limit", ""});
     }
   }
