@@ -86,7 +86,7 @@ Result<std::unique_ptr<model::Model>> OpenModel(const std::string& given,
   };
   auto model = model::Model::Load(options);
   if (!model.ok()) {
-    // What no try will read is a wrong value of the option, and a service need not be started again.
+    // What no try will read is a wrong value of the option: a service need not be started again.
     StatusCode code = model.status().code();
     if (code == StatusCode::kDataLoss || code == StatusCode::kUnimplemented) {
       code = StatusCode::kInvalidArgument;
