@@ -48,8 +48,7 @@ struct ColdTierOptions {
 
 // kInvalidArgument: the options. kFailedPrecondition: another process has it open, the directory
 // holds something else, something that is no file under the name of one (cold_files.h), or a newer
-// version. kUnavailable, kResourceExhausted, kDataLoss: the
-// device, its room, the structure.
+// version. kUnavailable, kResourceExhausted, kDataLoss: the device, its room, the structure.
 Result<std::unique_ptr<BlockTier>> OpenColdTier(const ColdTierOptions& options);
 
 }  // namespace kvlink::tier
