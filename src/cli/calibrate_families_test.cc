@@ -165,6 +165,10 @@ TEST_F(CalibrateCommand, RefusesWindowsBeforeItMeasuresAnything) {
     EXPECT_NE(code, 0) << family;
     EXPECT_THAT(error, HasSubstr("a sliding window ends at a distance")) << family;
     EXPECT_FALSE(std::filesystem::exists(In("c.json"))) << family;
+    // Nor does a server advise to calibrate what cannot be.
+    CacheOptions options;
+    const Status refused = SetUpSimilar(SimilarPolicy::kOn, "", *Load(path), &options);
+    EXPECT_THAT(refused.message(), HasSubstr("has sliding windows")) << family;
   }
 }
 

@@ -158,8 +158,8 @@ void CheckMemory(const DoctorCase& c, std::vector<Finding>* findings) {
     finding.what =
         CountText(evicted, c.size(), "prompts") + " miss blocks that were here and were evicted";
     if (c.facts.evicted_blocks > 0) {
-      finding.what += "; " + Grouped(c.facts.evicted_blocks) + " of " +
-                      Grouped(c.facts.stored_blocks) + " stored blocks went";
+      finding.what += "; " + Grouped(c.facts.evicted_blocks) + " blocks went, " +
+                      Grouped(c.facts.stored_blocks) + " full ones were stored";
     }
     finding.what += ".";
     finding.why = "What is used in turn does not fit the KV memory.";

@@ -58,8 +58,8 @@ std::string FiguresText(const DoctorFacts& facts, const Diagnosis& diagnosis) {
                            "prompts (" + facts.similar + ") " + Percent(diagnosis.similar_rate));
   if (facts.budget_bytes > 0) {
     text += Line("memory", FormatByteSize(facts.budget_bytes) + " for KV; " +
-                               Grouped(facts.evicted_blocks) + " of " +
-                               Grouped(facts.stored_blocks) + " stored blocks were evicted");
+                               Grouped(facts.stored_blocks) + " full blocks were stored, " +
+                               Grouped(facts.evicted_blocks) + " blocks evicted, partial ones too");
   }
   text += Line("matching", Percent(diagnosis.match_share) + " of the time to the first token");
   return text;

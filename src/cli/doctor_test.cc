@@ -216,8 +216,11 @@ TEST(Doctor, FindsEvictionsAndNamesTheMemory) {
     request.exact = request.partial = 0;
   });
   facts.budget_bytes = uint64_t{64} << 20;
+  facts.stored_blocks = 19;
+  facts.evicted_blocks = 24;  // partial blocks are evicted, too, and stored under no key
   const Finding finding = Only(facts);
   EXPECT_EQ(finding.id, "evictions");
+  EXPECT_THAT(finding.what, HasSubstr("24 blocks went, 19 full ones were stored"));
   EXPECT_THAT(finding.setting, HasSubstr("--kv-memory above 64.0 MiB"));
 }
 

@@ -183,6 +183,12 @@ Result<std::string> FindCalibration(const model::ModelInfo& info) {
     if (std::filesystem::is_regular_file(folder / name, error)) return (folder / name).string();
     if (folder == folder.parent_path()) break;
   }
+  if (info.sliding_window > 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--similar: " + info.path +
+                      " has sliding windows: a moved row would see another window, so rows of "
+                      "similar prompts cannot stand in. Start with --similar off");
+  }
   return Status(StatusCode::kNotFound,
                 "no calibration of " + info.path + ": no " + name.string() + " in " +
                     ExecutableFolder() +
