@@ -59,22 +59,22 @@ class DonorIndex:
 
     def __init__(self, *, token_texts=(), special_tokens=(), attention=None, options=None,
                  prefill_us_per_row=1000.0, budget_bytes=64 << 20, model_fingerprint="donors"):
-        options = SimilarOptions() if options is None else options
-        options.policy = SimilarPolicy.ON
-        options.wasted_compute_share = 1.0  # nothing is computed, so nothing is wasted
-        self._cache = Cache(CacheOptions(
+        cache_options = CacheOptions(
             shape=KvShape(num_layers=1, num_kv_heads=1, head_dim=8, tokens_per_block=32),
             budget_bytes=budget_bytes,
             model_fingerprint=model_fingerprint,
             output_memory_bytes=0,
-            similar=options,
+            similar=SimilarOptions() if options is None else options,
             similar_model=SimilarModel(
                 attention=AttentionTraits() if attention is None else attention,
                 token_texts=list(token_texts),
                 special_tokens=list(special_tokens),
                 prefill_us_per_row=prefill_us_per_row,
             ),
-        ))
+        )
+        cache_options.similar.policy = SimilarPolicy.ON  # of the copy in there
+        cache_options.similar.wasted_compute_share = 1.0  # nothing is computed, so nothing is wasted
+        self._cache = Cache(cache_options)
 
     @staticmethod
     def _request(tokens, tenant, salt):

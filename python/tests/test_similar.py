@@ -83,3 +83,12 @@ def test_a_closed_index_says_so(index):
     index.close()
     with pytest.raises(kvlink.FailedPreconditionError):
         index.find(prompt(1))
+
+
+def test_options_stay_as_they_were_given():
+    options = kvlink.SimilarOptions(wasted_compute_share=0.25, min_reused_rows=700)
+    index = kvlink.DonorIndex(options=options)
+    assert options.policy == kvlink.SimilarPolicy.OFF and options.wasted_compute_share == 0.25
+    index.add(prompt(1))
+    assert not index.find(changed(prompt(1), 400)).found  # and count: too few rows for 700
+    assert kvlink.DonorIndex(options=kvlink.SimilarOptions()).add(prompt(1))
