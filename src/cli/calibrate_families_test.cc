@@ -181,7 +181,7 @@ TEST_F(CalibrateCommand, AnotherModelsFileIsTakenToMeasureOnly) {
   const auto model = Load(second);
   CacheOptions options;
   const Status refused = SetUpSimilar(SimilarPolicy::kOn, In("c.json"), *model, &options);
-  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("is of model "));
   EXPECT_TRUE(SetUpSimilar(SimilarPolicy::kOn, In("c.json"), *model, &options, true).ok());
   EXPECT_EQ(options.similar.policy, SimilarPolicy::kOn);

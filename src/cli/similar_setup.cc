@@ -75,7 +75,7 @@ const std::vector<Parameter>& Parameters() {
 constexpr const char* kModes[] = {"seam", "layered", "blend", "anchored"};  // by ReuseMode
 
 Status Bad(const std::string& path, const std::string& what) {
-  return {StatusCode::kDataLoss, "calibration " + path + ": " + what};
+  return {StatusCode::kInvalidArgument, "calibration " + path + ": " + what};
 }
 
 std::string Shown(const Json& value) {
