@@ -38,9 +38,9 @@ void UseSimilarMode(ReuseMode mode, uint32_t num_layers, SimilarOptions* options
 SimilarPolicy ParseSimilarPolicy(const std::string& name);
 
 // Fills options->similar and options->similar_model. kNotFound: no calibration of this model (says
-// where it looked); kInvalidArgument: the file is not one, is of another model or has a wrong value,
-// or the model has sliding windows. `any_model`: another model's file will do, to measure what its
-// parameters do here; never to serve.
+// where it looked); kInvalidArgument: the file is not one, is of another model or has a wrong
+// value, or the model has sliding windows. `any_model`: another model's file will do, to measure
+// what its parameters do here; never to serve.
 Status SetUpSimilar(SimilarPolicy policy, const std::string& calibration_file,
                     const model::Model& model, CacheOptions* options, bool any_model = false);
 
