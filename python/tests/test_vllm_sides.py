@@ -210,6 +210,15 @@ def test_nothing_of_a_step_that_computed_on_missing_blocks_is_stored():
     fake.close()
 
 
+def test_pages_of_a_load_that_failed_are_doubtful_and_what_was_computed_on_them():
+    side = SchedulerSide(SYNC, model_parts={}, block_size=BLOCK, hash_block_size=BLOCK)
+    tables = {"loader": [7, 8, 9, 3], "sharer": [7, 8, 5], "other": [1, 2], "waits": []}
+    for name in tables:
+        side.track(FakeRequest(name, range(4)))
+    assert side.doubtful_pages({8, 9}, tables.get) == {8, 9, 3, 5}
+    assert side.doubtful_pages({6}, tables.get) == {6}
+
+
 def test_evicted_blocks_are_no_longer_offered():
     fake = FakeVllm(kvlink.BlockStore(model="m", ram_bytes=3000))
     serve(fake, "a", range(30))

@@ -281,6 +281,13 @@ class KVLinkConnector(KVConnectorBase_V1):
         metadata = connector_output.kv_connector_worker_meta
         if metadata is not None:
             self._scheduler.reported(metadata.reports)
+        invalid = connector_output.invalid_block_ids
+        if invalid and self._options.load == "sync":
+            # vLLM has taken these pages for loaded already: until they are computed, its own cache would
+            # lend them to others.
+            manager = self._kv_cache_manager
+            manager.evict_blocks(self._scheduler.doubtful_pages(
+                invalid, lambda request_id: manager.get_block_ids(request_id)[0]))
 
     def request_finished(self, request, block_ids):
         self._scheduler.finished(request)

@@ -244,6 +244,16 @@ class SchedulerSide:
                     tracked.handled = block
                     break
 
+    def doubtful_pages(self, invalid, block_ids_of):
+        """The pages of a load that failed, and those that its requests computed on them. invalid: set of
+        page numbers. block_ids_of(request id): a request's pages, in order."""
+        pages = set(invalid)
+        for request_id in self._requests:
+            block_ids = block_ids_of(request_id)
+            first = next((i for i, page in enumerate(block_ids) if page in invalid), len(block_ids))
+            pages.update(block_ids[first:])
+        return pages
+
     def _expire(self):
         now = self._clock()
         if len(self._saving) > 4096:
