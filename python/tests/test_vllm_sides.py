@@ -210,13 +210,19 @@ def test_nothing_of_a_step_that_computed_on_missing_blocks_is_stored():
     fake.close()
 
 
-def test_pages_of_a_load_that_failed_are_doubtful_and_what_was_computed_on_them():
+def test_every_request_on_pages_of_a_load_that_failed_computes_them():
     side = SchedulerSide(SYNC, model_parts={}, block_size=BLOCK, hash_block_size=BLOCK)
     tables = {"loader": [7, 8, 9, 3], "sharer": [7, 8, 5], "other": [1, 2], "waits": []}
-    for name in tables:
-        side.track(FakeRequest(name, range(4)))
-    assert side.doubtful_pages({8, 9}, tables.get) == {8, 9, 3, 5}
-    assert side.doubtful_pages({6}, tables.get) == {6}
+    computed = {"loader": BLOCK, "sharer": 2 * BLOCK, "other": 2 * BLOCK, "waits": 0}
+    requests = {name: FakeRequest(name, range(4)) for name in tables}
+    for name, request in requests.items():
+        request.num_computed_tokens = computed[name]
+        side.track(request)
+    assert side.take_back({6}, tables.get) == {6}
+    assert {name: request.num_computed_tokens for name, request in requests.items()} == computed
+    assert side.take_back({8, 9}, tables.get) == {8, 9, 3, 5}
+    computed["sharer"] = BLOCK
+    assert {name: request.num_computed_tokens for name, request in requests.items()} == computed
 
 
 def test_evicted_blocks_are_no_longer_offered():

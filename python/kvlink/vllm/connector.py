@@ -286,7 +286,7 @@ class KVLinkConnector(KVConnectorBase_V1):
             # vLLM has taken these pages for loaded already: until they are computed, its own cache would
             # lend them to others.
             manager = self._kv_cache_manager
-            manager.evict_blocks(self._scheduler.doubtful_pages(
+            manager.evict_blocks(self._scheduler.take_back(
                 invalid, lambda request_id: manager.get_block_ids(request_id)[0]))
 
     def request_finished(self, request, block_ids):

@@ -244,14 +244,19 @@ class SchedulerSide:
                     tracked.handled = block
                     break
 
-    def doubtful_pages(self, invalid, block_ids_of):
-        """The pages of a load that failed, and those that its requests computed on them. invalid: set of
-        page numbers. block_ids_of(request id): a request's pages, in order."""
+    def take_back(self, invalid, block_ids_of):
+        """A load of the step that has just run did not come: every request that has its pages computes
+        from there on. (vLLM has one of them do it, and the others go on where they are.) invalid: set of
+        page numbers. block_ids_of(request id): a request's pages, in order. Returns these pages and all
+        that was computed on them."""
         pages = set(invalid)
-        for request_id in self._requests:
+        for request_id, tracked in self._requests.items():
             block_ids = block_ids_of(request_id)
             first = next((i for i, page in enumerate(block_ids) if page in invalid), len(block_ids))
             pages.update(block_ids[first:])
+            if first < len(block_ids):
+                tracked.request.num_computed_tokens = min(tracked.request.num_computed_tokens,
+                                                          first * self._block_size)
         return pages
 
     def _expire(self):
