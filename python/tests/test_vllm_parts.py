@@ -40,6 +40,8 @@ def test_options_are_checked_by_name_and_value(monkeypatch):
         ({"similar": True}, "similar is True"), ({"ram_bytes": "x"}, "ram_bytes is 'x'"),
         ({"save_generated": 1}, "save_generated is 1"), ({"drain_s": -1}, "drain_s is -1"),
         ({"write_share": "much"}, "write_share is 'much'"),
+        ({"min_load_tokens": float("inf")}, "min_load_tokens is inf"),
+        ({"lookup_timeout_s": 1e7}, "lookup_timeout_s is 10000000.0, but must be a number from 0 to 1000000"),
         ({"cold_dir": 5}, "cold_dir is 5"), ({"ram_bytes": 0}, "no tier"),
         ({"remote": "env:KVLINK_NO_SUCH"}, "KVLINK_NO_SUCH"),
     ]:

@@ -80,8 +80,10 @@ def _checked(name, value):
             raise InvalidArgumentError(f"{name} is {value!r}, but must be true or false")
         return value
     if isinstance(default, (int, float)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise InvalidArgumentError(f"{name} is {value!r}, but must be a number from 0 on")
+        most = 1e6 if name.endswith("_s") and name != "remote_ttl_s" else 1e9  # as BlockStore's
+        if (isinstance(value, bool) or not isinstance(value, (int, float))
+                or not 0 <= value <= most):
+            raise InvalidArgumentError(f"{name} is {value!r}, but must be a number from 0 to {most:.0f}")
         return type(default)(value)
     if value is not None and not isinstance(value, str):
         raise InvalidArgumentError(f"{name} is {value!r}, but must be text")
