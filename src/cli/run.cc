@@ -18,11 +18,16 @@ namespace {
 struct RunFlags {
   ChatFlags chat;
   std::string prompt;
+  const CLI::Option* prompt_option = nullptr;
   bool raw = false, stats = false;
 };
 
 // The text of --prompt, or standard input.
 Result<std::string> ReadPrompt(const RunFlags& flags, ChatInput& input) {
+  if (flags.prompt.empty() && flags.prompt_option->count() > 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--prompt: is empty; give a text, or - and the text on standard input");
+  }
   if (flags.prompt.empty() && isatty(STDIN_FILENO) == 1) {
     return Status(StatusCode::kInvalidArgument,
                   "--prompt: give a text, or - and the text on standard input");
@@ -71,10 +76,11 @@ int Run(const RunFlags& flags) {
 Command AddRun(CLI::App& kvlink) {
   CLI::App* app = kvlink.add_subcommand("run", "Answer one prompt on standard output");
   const auto flags = std::make_shared<RunFlags>();
-  app->add_option("--prompt", flags->prompt,
-                  "The question; -, and the default where standard input is no terminal: standard "
-                  "input")
-      ->type_name("TEXT");
+  flags->prompt_option =
+      app->add_option("--prompt", flags->prompt,
+                      "The question; -, and the default where standard input is no terminal: "
+                      "standard input")
+          ->type_name("TEXT");
   app->add_flag("--raw", flags->raw, "Go on with the text as it is, without the chat's template");
   AddChatFlags(*app, flags->chat);
   app->add_flag("--stats", flags->stats,

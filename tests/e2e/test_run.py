@@ -55,6 +55,8 @@ def test_run_stops_at_sigint_with_what_there_is():
 
 @pytest.mark.parametrize("arguments,named", [
     (["run", "--prompt", "-"], "--prompt: standard input is empty"),
+    (["run"], "--prompt: standard input is empty"),
+    (["run", "--prompt", ""], "--prompt: is empty"),
     (["run", "--prompt", "x", "--url", "ftp://x"], "'ftp://x'"),
     (["run", "--prompt", "x", "--url", "http://127.0.0.1:9", "--model", "m"], "--model: not with --url"),
     (["run", "--prompt", "x", "--model-name", "m"], "--model-name: only with --url"),
