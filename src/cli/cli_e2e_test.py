@@ -114,6 +114,13 @@ def test_version_names_the_kernels():
     assert re.search(r"^kernels \w+", done.stdout, re.M)
 
 
+def test_version_refuses_kernels_that_there_are_not_as_a_start_does():
+    done = subprocess.run([KVLINK, "version"], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, "KVLINK_ISA": "foo"})
+    assert done.returncode == 2 and done.stdout == ""
+    assert "KVLINK_ISA: 'foo' is none of avx512, avx2, neon" in done.stderr
+
+
 # serve
 
 
