@@ -10,8 +10,6 @@
 
 #include "base/hash.h"
 #include "base/key_builder.h"
-#include "ggml.h"
-#include "kernel/paged_attention.h"
 
 namespace kvlink::model {
 namespace {
@@ -80,19 +78,17 @@ std::string DigestOf(std::span<const std::byte> file,
   return Hex(base::Hash128(key.bytes()));
 }
 
-std::string Fingerprint(const std::string& file_digest, const std::string& architecture,
-                        const Network& network, const KvShape& shape,
-                        const std::string& cpu_features, bool packed) {
+std::string Fingerprint(const FingerprintInputs& inputs) {
   base::KeyBuilder key;
-  key.Add("file", file_digest)
-      .Add("architecture", architecture)
-      .Add("attention", AttentionSettings(network.attention()));
-  key.AddNumber("layout", kLayoutVersion).AddNumber("tokens_per_block", shape.tokens_per_block);
-  key.AddNumber("kv_type", static_cast<uint64_t>(shape.type));
-  key.Add("kernels", kernel::NumericPath(shape.type))
-      .Add("product", packed ? "packed 2" : "ggml")
-      .Add("ggml", ggml_version())
-      .Add("ggml_cpu", cpu_features);
+  key.Add("file", inputs.file_digest)
+      .Add("architecture", inputs.architecture)
+      .Add("attention", AttentionSettings(inputs.attention));
+  key.AddNumber("layout", inputs.layout).AddNumber("tokens_per_block", inputs.tokens_per_block);
+  key.AddNumber("kv_type", static_cast<uint64_t>(inputs.kv_type));
+  key.Add("kernels", inputs.kernels)
+      .Add("product", inputs.packed ? "packed 2" : "ggml")
+      .Add("ggml", inputs.ggml)
+      .Add("ggml_cpu", inputs.cpu_features);
   return Hex(base::Hash128(key.bytes()));
 }
 

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "ggml.h"
 #include "kernel/isa.h"
+#include "kernel/paged_attention.h"
 #include "kernel/tile_kernels.h"
 #include "model/cpu_backend.h"
 #include "model/fingerprint.h"
@@ -162,8 +164,15 @@ Result<std::unique_ptr<Model>> LoadedModel::Load(const LoadOptions& options) {
     if (!status.ok()) return status;
   }
   report(1.0);
-  model->fingerprint_ = Fingerprint(digest, model->info_.architecture, **network, model->shape_,
-                                    (*cpu)->features(), packed);
+  model->fingerprint_ = Fingerprint({.file_digest = digest,
+                                     .architecture = model->info_.architecture,
+                                     .attention = (*network)->attention(),
+                                     .tokens_per_block = model->shape_.tokens_per_block,
+                                     .kv_type = model->shape_.type,
+                                     .kernels = kernel::NumericPath(model->shape_.type),
+                                     .packed = packed,
+                                     .ggml = ggml_version(),
+                                     .cpu_features = (*cpu)->features()});
   model->file_ = *std::move(file);
   model->network_ = *std::move(network);
   model->tokenizer_ = *std::move(tokenizer);

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <set>
+#include <map>
 
 #include "kernel/isa.h"
 #include "kernel/tile_kernels.h"
@@ -106,36 +106,71 @@ TEST_F(TinyFile, ReportsProgressUpToOne) {
   EXPECT_EQ(last, 1.0);
 }
 
+// What a file and the options of its loading bring in; fingerprint_test.cc has every input.
 TEST_F(TinyFile, FingerprintChangesWithEverythingThatKvDependsOn) {
-  std::set<std::string> fingerprints;
-  const auto add = [&](const TinyModel& tiny, LoadOptions options) {
+  std::map<std::string, std::string> seen;
+  const auto add = [&](const char* name, const TinyModel& tiny, LoadOptions options = {}) {
     options.path = Write(tiny);
     auto model = Model::Load(options);
-    EXPECT_TRUE(model.ok()) << model.status().ToString();
-    fingerprints.insert((*model)->fingerprint());
+    ASSERT_TRUE(model.ok()) << name << ": " << model.status().ToString();
+    const auto [other, is_new] = seen.emplace((*model)->fingerprint(), name);
+    EXPECT_TRUE(is_new || other->second == name) << name << " is as " << other->second;
   };
-  add({}, {});
-  add({}, {});
-  EXPECT_EQ(fingerprints.size(), 1u) << "the same file and options give the same fingerprint";
-  TinyModel other_seed;
-  other_seed.seed = 2;
-  add(other_seed, {});
-  TinyModel other_base;
-  other_base.edit_keys = [](gguf_context* keys) {
-    gguf_set_val_f32(keys, "llama.rope.freq_base", 5e5f);
+  const auto edited = [](std::function<void(gguf_context*)> edit) {
+    TinyModel tiny;
+    tiny.edit_keys = std::move(edit);
+    return tiny;
   };
-  add(other_base, {});
-  LoadOptions blocks;
-  blocks.tokens_per_block = 64;
-  add({}, blocks);
-  EXPECT_EQ(fingerprints.size(), 4u);
+  const auto with = [](KvType type, uint32_t tokens_per_block = 32, uint32_t context = 0) {
+    LoadOptions options;
+    options.kv_type = type;
+    options.tokens_per_block = tokens_per_block;
+    options.context = context;
+    return options;
+  };
+  LoadOptions options = with(KvType::kF16);
+  add("as it is", {}, options);
+  add("as it is", {}, options);
+  EXPECT_EQ(seen.size(), 1u) << "the same file and options give the same fingerprint";
+
+  add("bf16", {}, with(KvType::kBF16));
+  add("q8_0", {}, with(KvType::kQ8_0));
+  add("block size", {}, with(KvType::kF16, 64));
+  TinyModel other;
+  other.seed = 2;
+  add("weights", other, options);
+  other = {};
+  other.num_layers = 3;
+  add("layers", other, options);
+  other = {};
+  other.num_kv_heads = 4;
+  add("KV heads", other, options);
+  other = {};
+  other.rope_factors = 32;
+  add("factors of the rotation", other, options);
+  add("rope base", edited([](auto* keys) { gguf_set_val_f32(keys, "llama.rope.freq_base", 5e5f); }),
+      options);
+  add("rope scaling", edited([](auto* keys) {
+        gguf_set_val_str(keys, "llama.rope.scaling.type", "linear");
+        gguf_set_val_f32(keys, "llama.rope.scaling.factor", 4);
+      }),
+      options);
+  add("tokenizer",
+      edited([](auto* keys) { gguf_set_val_u32(keys, "tokenizer.ggml.bos_token_id", 2); }),
+      options);
+  add("epsilon", edited([](auto* keys) {
+        gguf_set_val_f32(keys, "llama.attention.layer_norm_rms_epsilon", 1e-6f);
+      }),
+      options);
+  TinyModel packable;
+  packable.weight_type = GGML_TYPE_Q8_0;
+  add("packed products", packable, options);
+  options.pack_weights = false;
+  add("ggml's products", packable, options);
   // Phi-3 rotates by the longest sequence.
-  LoadOptions longer, shorter;
-  longer.context = 2000;
-  shorter.context = 100;
-  add(TinyModelOf("phi3"), longer);
-  add(TinyModelOf("phi3"), shorter);
-  EXPECT_EQ(fingerprints.size(), 6u);
+  add("a longer context", TinyModelOf("phi3"), with(KvType::kF16, 32, 2000));
+  add("a shorter context", TinyModelOf("phi3"), with(KvType::kF16, 32, 100));
+  EXPECT_EQ(seen.size(), 16u);
 }
 
 TEST_F(TinyFile, OneChangedBitInTheWeightsChangesTheFingerprint) {
