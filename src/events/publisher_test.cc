@@ -93,6 +93,19 @@ TEST(Publisher, StartsWithAllBlocksCleared) {
   EXPECT_EQ(batches.at(0)[1], Json::parse(R"([{"type": "AllBlocksCleared"}])"));
 }
 
+TEST(Publisher, TellsItsEndpointAsItWasGivenWithTheRealPort) {
+  const auto publisher = StartOne();
+  for (const std::string& endpoint : {publisher->endpoint(), publisher->replay_endpoint()}) {
+    EXPECT_TRUE(endpoint.starts_with("tcp://127.0.0.1:")) << endpoint;
+    EXPECT_GT(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)), 0) << endpoint;
+  }
+  EXPECT_NE(publisher->endpoint(), publisher->replay_endpoint());
+  const std::string path = "ipc://" + ::testing::TempDir() + "kvlink-publisher-test";
+  const auto local = Publisher::Start({.endpoint = path, .unix_time_s = [] { return 0.0; }});
+  ASSERT_TRUE(local.ok());
+  EXPECT_EQ((*local)->endpoint(), path);
+}
+
 TEST(Publisher, SendsWhatItHearsWithRisingNumbers) {
   const auto publisher = StartOne();
   Client client(ZMQ_SUB, publisher->endpoint());

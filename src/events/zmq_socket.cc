@@ -12,6 +12,20 @@ void CloseZmqSocket::operator()(void* socket) const { zmq_close(socket); }
 
 ZmqContext MakeZmqContext() { return ZmqContext(zmq_ctx_new()); }
 
+namespace {
+
+// `given`, with the port of `bound` where it left that to the system. libzmq itself tells 127.0.0.1
+// as an IPv6 address.
+std::string WithBoundPort(const std::string& given, const std::string& bound) {
+  if (given == "ipc://*") return bound;
+  const size_t port = given.rfind(':') + 1;
+  const bool open =
+      given.starts_with("tcp://") && given.find_first_not_of("0*", port) == given.npos;
+  return open ? given.substr(0, port) + bound.substr(bound.rfind(':') + 1) : given;
+}
+
+}  // namespace
+
 Result<ZmqSocket> BindZmqSocket(void* context, int type, int high_water_mark,
                                 const std::string& endpoint, std::string* bound) {
   const auto failed = [&] {
@@ -30,7 +44,7 @@ Result<ZmqSocket> BindZmqSocket(void* context, int type, int high_water_mark,
   std::array<char, 1024> text{};
   size_t size = text.size();
   if (zmq_getsockopt(socket.get(), ZMQ_LAST_ENDPOINT, text.data(), &size) != 0) return failed();
-  *bound = text.data();
+  *bound = WithBoundPort(endpoint, text.data());
   return socket;
 }
 

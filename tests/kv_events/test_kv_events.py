@@ -1,4 +1,5 @@
 """KV events of `kvlink serve`, read with the format's fields written down here (as vLLM 0.32 has them)."""
+import re
 import subprocess
 from typing import Any
 
@@ -175,6 +176,11 @@ def test_blocks_that_leave_ram_for_the_disk_are_told_to_be_there(tmp_path):
         assert answer["kvlink"]["tier"] == "cold" and answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 5 * BLOCK
     finally:
         assert server.stop() == 0
+
+
+def test_the_start_tells_the_endpoints_as_they_were_given(server):
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", server.events)
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", server.replay)
 
 
 def test_a_subscriber_hears_what_happens_in_order(server):
