@@ -7,7 +7,8 @@
 namespace kvlink::server {
 namespace {
 
-constexpr size_t kShownMethod = 32;  // of what a client wrote
+// Of what a client wrote.
+constexpr size_t kShownMethod = 32, kShownPath = 200;
 
 engine::Clock ClockOf(const engine::Engine& engine) {
   return engine.options().clock ? engine.options().clock
@@ -61,15 +62,31 @@ const std::vector<Api::Route>& Api::Routes() {
   return routes;
 }
 
+bool Api::Matches(const Route& route, std::string_view path) {
+  const std::string_view own = route.path;
+  // A path that ends in a slash stands for everything below; "/" for itself.
+  const bool below = own != "/" && own.ends_with('/') && path.starts_with(own);
+  return path == own || (below && path.size() > own.size());
+}
+
+// Clients are given a base URL and append the rest: the commonest mistake is one without /v1.
+ApiError Api::UnknownPath(const std::string& path) {
+  std::string message = "there is no " + path.substr(0, kShownPath) + " here";
+  const std::string versioned = "/v1" + path;
+  for (const Route& route : Routes()) {
+    if (!Matches(route, versioned)) continue;
+    message += "; the path is " + versioned.substr(0, kShownPath) +
+               ": does the client's base URL lack the /v1 at its end?";
+    break;
+  }
+  return {404, std::move(message), "", "unknown_path"};
+}
+
 const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) {
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   std::string taken, allow;
   for (const Route& route : Routes()) {
-    const std::string_view path = route.path;
-    // A path that ends in a slash stands for everything below; "/" for itself.
-    const bool below = path != "/" && path.ends_with('/') && request.path.starts_with(path) &&
-                       request.path.size() > path.size();
-    if (!below && request.path != path) continue;
+    if (!Matches(route, request.path)) continue;
     if (method == route.method) return &route;
     taken += (taken.empty() ? "" : " and ") + std::string(route.method);
     allow += (allow.empty() ? "" : ", ") + std::string(route.method);
@@ -77,13 +94,13 @@ const Api::Route* Api::FindRoute(const HttpRequest& request, ApiError* error) {
   }
   if (!taken.empty()) {
     *error = {405,
-              request.path.substr(0, 200) + " takes " + taken + ", not " +
+              request.path.substr(0, kShownPath) + " takes " + taken + ", not " +
                   request.method.substr(0, kShownMethod),
               "", "method_not_allowed"};
     error->allow = allow;
     return nullptr;
   }
-  *error = {404, "there is no " + request.path.substr(0, 200) + " here", "", "unknown_path"};
+  *error = UnknownPath(request.path);
   return nullptr;
 }
 

@@ -54,6 +54,8 @@ class Api {
     Handler handler;
   };
   static const std::vector<Route>& Routes();
+  static bool Matches(const Route& route, std::string_view path);
+  static ApiError UnknownPath(const std::string& path);
   static const Route* FindRoute(const HttpRequest& request, ApiError* error);
 
   // Refuses the call, unless that model is served.

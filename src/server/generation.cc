@@ -40,6 +40,14 @@ std::optional<ApiError> ErrorOf(const engine::RequestReport& report,
   return std::nullopt;
 }
 
+// Whether a prompt is more than its tenant's quota (0: none) or the whole KV memory can hold, with
+// the one token that an answer needs.
+bool IsBeyondMemory(engine::Engine& engine, uint64_t prompt_tokens, uint64_t quota_tokens) {
+  if (quota_tokens > 0 && prompt_tokens >= quota_tokens) return true;
+  return prompt_tokens >=
+         engine.Stats().cache.total_pages * engine.cache().shape().tokens_per_block;
+}
+
 // The field that a refusal of the engine's is about.
 std::string FieldAtFault(const ApiRequest& request, const ApiError& error) {
   if (error.message.starts_with("grammar:")) return request.grammar_field;
@@ -83,7 +91,13 @@ void Generation::Start() {
     Result<engine::RequestId> id = Submit(i);
     if (!id.ok()) {
       ApiError error = FromStatus(id.status());
-      if (error.status == 400) error.param = FieldAtFault(request_, error);
+      if (error.status == 400) {
+        error.param = FieldAtFault(request_, error);
+        if (IsBeyondMemory(context_.engine, prompts_[i].tokens.size(),
+                           request_.generation.max_kv_tokens)) {
+          error.code = "kv_memory_exceeded";
+        }
+      }
       if (error.status == 429) {
         error.retry_after_s = context_.retry_after(static_cast<uint32_t>(prompts_.size()));
       }

@@ -249,6 +249,15 @@ TEST_F(LimitsServerTest, TheCacheIsToldTheQuotasOfTheFileAndOfTheNextOne) {
               ElementsAre(Pair("acme", 2000000), Pair("group:g", 0)));
 }
 
+TEST_F(LimitsServerTest, APromptBeyondTheQuotaOfItsTenantHasTheCodeOfThat) {
+  WriteKeys(R"({"tenant": "acme", "cache_bytes": 1})");
+  Start();
+  engine_->set_refusal({StatusCode::kInvalidArgument, "the quota of its tenant holds 1 token"});
+  const HttpReply reply = Chat("key-acme");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["code"], "kv_memory_exceeded");
+}
+
 TEST_F(LimitsServerTest, RequestsCarryTheWeightAndTheQuotaOfTheirTenant) {
   WriteKeys(R"({"tenant": "acme", "weight": 5, "cache_bytes": 1000000000})");
   Start();

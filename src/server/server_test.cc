@@ -198,6 +198,41 @@ TEST_F(ServerTest, ARequestThatNeedsTooMuchMemoryIsNotAskedToComeAgain) {
   EXPECT_EQ(reply.headers.count("retry-after"), 0u);
 }
 
+TEST_F(ServerTest, APromptBeyondTheKvMemoryHasTheCodeOfThatInEveryProtocol) {
+  Start();
+  engine_->set_refusal(Status(StatusCode::kInvalidArgument, "the KV budget holds 16 tokens"));
+  const std::string text(200, 'x');
+  const auto refusal = [&](const std::string& path, const Json& body) {
+    const HttpReply reply = Post(path, body);
+    EXPECT_EQ(reply.status, 400) << path;
+    return reply.json()["error"];
+  };
+  // What is refused for another reason has another one.
+  EXPECT_EQ(refusal(kChat, ChatBody(text))["code"], nullptr);
+  engine_->set_total_pages(1);
+  for (const bool stream : {false, true}) {
+    EXPECT_EQ(refusal(kChat, ChatBody(text, {{"stream", stream}}))["code"], "kv_memory_exceeded");
+  }
+  EXPECT_EQ(refusal(kCompletions, {{"prompt", text}})["code"], "kv_memory_exceeded");
+  EXPECT_EQ(refusal("/v1/responses", {{"input", text}})["code"], "kv_memory_exceeded");
+  const Json anthropic = refusal("/v1/messages", ChatBody(text, {{"max_tokens", 2}}));
+  EXPECT_EQ(anthropic["type"], "invalid_request_error");
+  EXPECT_EQ(anthropic["message"], "the KV budget holds 16 tokens");
+}
+
+TEST_F(ServerTest, APathWithoutItsVersionIsToldWhereItIs) {
+  Start();
+  for (const char* path : {"/chat/completions", "/completions", "/responses", "/messages",
+                           "/embeddings", "/models", "/models/some"}) {
+    const HttpReply reply = Get(path);
+    EXPECT_EQ(reply.status, 404) << path;
+    EXPECT_EQ(reply.json()["error"]["code"], "unknown_path") << path;
+    EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(),
+                HasSubstr("the path is /v1" + std::string(path) + ":"));
+  }
+  EXPECT_EQ(Get("/nowhere").json()["error"]["message"], "there is no /nowhere here");
+}
+
 TEST_F(ServerTest, AWholeAnswerIsNoSlowReaderHoweverManyTokensComeAtOnce) {
   options_.limits.max_pending_events = 1;
   Start();

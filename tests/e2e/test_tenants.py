@@ -176,8 +176,10 @@ def test_a_tenant_beyond_its_quota_loses_its_own_blocks_and_nobody_elses(tenants
 
 
 def test_a_prompt_that_its_tenants_quota_can_never_hold_is_refused_with_the_figures(tenants):
-    with tenants.client(tenants.keys["tight"]) as client, pytest.raises(openai.BadRequestError, match="the quota of its tenant"):
+    with (tenants.client(tenants.keys["tight"]) as client,
+          pytest.raises(openai.BadRequestError, match="the quota of its tenant") as refused):
         client.completions.create(model=client.models.list().data[0].id, prompt=filler(1500, "large"), max_tokens=2)
+    assert refused.value.code == "kv_memory_exceeded"
     assert ask(tenants, tenants.keys["ops"], filler(1500, "large")) < 50  # others may
 
 

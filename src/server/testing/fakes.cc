@@ -199,6 +199,11 @@ void FakeEngine::set_refusal(Status status) {
   refusal_ = std::move(status);
 }
 
+void FakeEngine::set_total_pages(uint64_t pages) {
+  const std::lock_guard lock(mutex_);
+  stats_.cache.total_pages = pages;
+}
+
 void FakeEngine::set_failure(Status status) {
   const std::lock_guard lock(mutex_);
   failure_ = std::move(status);

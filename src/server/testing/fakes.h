@@ -135,6 +135,7 @@ class FakeEngine : public engine::Engine {
   void Release();
   // Requests are refused, or finish with this status.
   void set_refusal(Status status);
+  void set_total_pages(uint64_t pages);  // of the KV memory, for the figures alone
   void set_failure(Status status);
   void set_prompts_seen(std::vector<std::vector<TokenId>>* seen);  // under Hold or before use only
   uint64_t cancels() const;
@@ -168,7 +169,7 @@ class FakeEngine : public engine::Engine {
   std::vector<std::vector<TokenId>>* seen_ = nullptr;
   Script script_;
   Status refusal_, failure_;
-  engine::EngineStats stats_;
+  engine::EngineStats stats_{.cache = {.total_pages = 1 << 20}};
   std::atomic<uint64_t> withheld_{0};
   engine::RequestId next_id_ = 1;
   bool held_ = false, stop_ = false;
