@@ -354,6 +354,9 @@ def test_a_load_that_breaks_still_lets_its_request_go_on():
     fake.worker.start_loads([Load("r", [b"k" * 32], [3])])
     fake.worker._pool.shutdown(wait=True)
     assert fake.worker.take_finished() == {"r"} and fake.worker.take_invalid() == {3}
+    fake = FakeVllm(BrokenStore(ram()), options=SYNC)
+    fake.worker.start_loads([Load("r", [b"k" * 32], [3])])
+    assert fake.worker.take_invalid() == {3} and fake.worker.report().failed == [b"k" * 32]
 
 
 def test_reports_of_several_workers_come_together():

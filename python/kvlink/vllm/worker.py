@@ -111,18 +111,21 @@ class WorkerSide:
             if self._options.load == "async":
                 self._pool.submit(self._load_and_finish, load)
             else:
-                self._load(load)
+                self._load_or_lose(load)
 
     def _load_and_finish(self, load):
+        self._load_or_lose(load)
+        with self._lock:
+            self._finished.add(load.request_id)
+
+    def _load_or_lose(self, load):
         try:
             self._load(load)
-        except Exception:  # the request waits for this thread: whatever it was, let it go on
+        except Exception:  # the request, or all of vLLM, waits for it: whatever it was, go on
             logger.exception("KVLink: loading for request %s failed", load.request_id)
             with self._lock:
                 self._invalid.update(load.block_ids)
                 self._failed.extend(load.keys[:1])
-        with self._lock:
-            self._finished.add(load.request_id)
 
     def _load(self, load):
         start = self._clock()
