@@ -280,6 +280,40 @@ def test_a_second_server_hits_what_the_first_one_computed(tmp_path, redis):
     assert server.stop() == 0 and other.stop() == 0
 
 
+# Acceptance 3: those who would compute other bytes share a Redis, and each finds its own blocks only.
+def test_servers_of_other_kv_types_and_processors_get_no_blocks_of_each_other(tmp_path, redis, monkeypatch):
+    redis.command("FLUSHALL")
+    prompts = facts(2, words=120, salt="kinds ")
+    kinds = [("f16", ""), ("q8_0", "")]
+    if "kernels avx512" in subprocess.run([BINARY, "version"], capture_output=True, text=True, check=True).stdout:
+        kinds.append(("f16", "avx2"))
+
+    def start(kv_type, isa):
+        monkeypatch.setenv("KVLINK_ISA", isa)
+        return TierServer(tmp_path, "--remote", redis.url, "--tier-writes", "all", "--kv-type", kv_type, kv_memory="256M")
+
+    def ask(server, **more):
+        answers = [server.ask(prompt, logprobs=True, top_logprobs=3, **more) for prompt in prompts]
+        return answers, [(text_of(answer), answer["choices"][0]["logprobs"]) for answer in answers]
+
+    expected = {}
+    for kind in kinds:
+        server = start(*kind)
+        expected[kind] = ask(server, kvlink={"reuse": False, "store": False})[1]
+        answers, told = ask(server)
+        assert told == expected[kind]
+        assert server.reused("remote") == 0 and [answer["kvlink"]["tier_tokens"].get("remote", 0) for answer in answers] == [0, 0]
+        server.wait_until_written("remote", blocks_of(answers))
+        assert server.stop() == 0
+    for kind in kinds:
+        server = start(*kind)
+        answers, told = ask(server)
+        assert told == expected[kind]
+        assert all(answer["kvlink"]["tier_tokens"].get("remote", 0) >= ROWS for answer in answers)
+        assert server.errors() == 0
+        assert server.stop() == 0
+
+
 # Acceptance 21.
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
 def test_a_redis_that_fails_is_cut_off_and_taken_in_again(tmp_path, reference, fault):
