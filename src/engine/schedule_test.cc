@@ -20,10 +20,12 @@ TEST(Preemption, TokensAreUnchangedAndRequestsCountOnce) {
   Harness harness(options);
   std::vector<GenerationRequest> requests;
   std::vector<std::shared_ptr<Outcome>> outcomes;
+  harness.Hold();  // until all are there, or they would run one after the other
   for (uint64_t i = 0; i < 6; ++i) {
     requests.push_back(Greedy(Prompt(20, i), 60));
     outcomes.push_back(harness.Submit(requests.back()));
   }
+  harness.Release();
   uint64_t preempted = 0, cached = 0, computed = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     outcomes[i]->WaitUntilFinished();
@@ -54,6 +56,7 @@ TEST(Preemption, BranchesAndBeamsResumeWhereTheyWere) {
     Harness harness(options);
     std::vector<GenerationRequest> requests;
     std::vector<std::shared_ptr<Outcome>> outcomes;
+    harness.Hold();
     for (uint64_t i = 0; i < 6; ++i) {
       GenerationRequest request = Greedy(Prompt(19, i), 40);
       request.n = 3;
@@ -63,6 +66,7 @@ TEST(Preemption, BranchesAndBeamsResumeWhereTheyWere) {
       requests.push_back(request);
       outcomes.push_back(harness.Submit(request));
     }
+    harness.Release();
     for (size_t i = 0; i < requests.size(); ++i) {
       outcomes[i]->WaitUntilFinished();
       harness.ExpectReference(requests[i], *outcomes[i]);
