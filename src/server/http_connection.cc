@@ -192,12 +192,19 @@ void HttpConnection::BeginRequest() {
   ArmReadTimer(shared_.limits.request_timeout);
 }
 
-// This connection's part of all that is on its way. False: it is too much.
+// This connection's part of all that is on its way. False: it is too much, and this connection has
+// no part in it any more. All in one step, or of two that do not fit together both were refused.
 bool HttpConnection::CountIncoming(size_t body_bytes) {
-  const uint64_t before = shared_.incoming_bytes.fetch_add(body_bytes - counted_bytes_);
-  const uint64_t now = before + (body_bytes - counted_bytes_);
-  counted_bytes_ = body_bytes;
-  return body_bytes <= kSmallBody || now <= shared_.limits.max_incoming_bytes;
+  uint64_t now = shared_.incoming_bytes.load();
+  for (;;) {
+    const uint64_t others = now - counted_bytes_;
+    const bool fits =
+        body_bytes <= kSmallBody || others + body_bytes <= shared_.limits.max_incoming_bytes;
+    const size_t counted = fits ? body_bytes : 0;
+    if (!shared_.incoming_bytes.compare_exchange_weak(now, others + counted)) continue;
+    counted_bytes_ = counted;
+    return fits;
+  }
 }
 
 void HttpConnection::Dispatch() {
