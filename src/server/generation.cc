@@ -304,6 +304,9 @@ void Generation::Fail(const ApiError& error) {
 void Generation::Abort(DisconnectReason reason) {
   if (ended_) return;
   context_.metrics->CountDisconnect(reason);
+  if (reason == DisconnectReason::kShutdown) {
+    return Fail({503, "the server is shutting down", "", "shutting_down"});
+  }
   CancelAll();
   End(kClientClosedRequest);
 }

@@ -42,7 +42,8 @@ class Responder {
   // False when the connection is gone, or is now because the client does not keep up.
   virtual bool Write(std::string part) = 0;
   virtual void EndStream() = 0;
-  // Called once, on the strand, if the connection goes away before the answer is complete.
+  // Called once, on the strand, if the connection goes away before the answer is complete. At
+  // kShutdown it may still be there until the callback returns: what is answered then is sent.
   virtual void OnDisconnect(std::function<void(DisconnectReason)> callback) = 0;
   virtual void Post(std::function<void()> task) = 0;
 };

@@ -54,6 +54,24 @@ void HttpConnection::Shutdown(bool at_once) {
   });
 }
 
+void HttpConnection::CutOff() {
+  Post([self = shared_from_this()] {
+    const auto is_ending = [&] {
+      return self->closed_ || self->lingering_ || (self->busy_ && self->answered_);
+    };
+    if (is_ending()) return;
+    self->keep_alive_ = false;
+    if (self->held_) {
+      self->CountIncoming(0);
+      return self->Serve(*std::exchange(self->held_, std::nullopt));
+    }
+    if (self->on_disconnect_) {
+      std::exchange(self->on_disconnect_, nullptr)(DisconnectReason::kShutdown);
+    }
+    if (!is_ending()) self->Close(DisconnectReason::kShutdown);
+  });
+}
+
 void HttpConnection::Abandon() {
   if (std::exchange(closed_, true)) return;
   socket_.Close(/*reset=*/false);

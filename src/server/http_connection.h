@@ -5,7 +5,8 @@
 //          <- UnsentBytes       <- the exchange's answer
 //
 // Internal to the HTTP server. Everything of a connection runs on its strand; Start, MakeRoom,
-// Shutdown and Post may be called from any thread. It lives as long as something is pending on it.
+// Shutdown, CutOff and Post may be called from any thread. It lives as long as something is pending
+// on it.
 #pragma once
 
 #include <array>
@@ -34,6 +35,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Start();
   // Closes when idle, or at once.
   void Shutdown(bool at_once);
+  // The answer under way has no more time: whoever works for it may still end it with an error.
+  void CutOff();
   // Closes if it still is idle.
   void MakeRoom();
   // No thread serves any more: lets go of whoever waits for it.

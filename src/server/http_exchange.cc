@@ -52,7 +52,8 @@ void HttpExchange::EndStream() {
 void HttpExchange::OnDisconnect(std::function<void(DisconnectReason)> callback) {
   connection_->OnDisconnect(
       [weak = weak_from_this(), callback = std::move(callback)](DisconnectReason reason) {
-        if (const auto self = weak.lock()) self->state_ = State::kDone;
+        const auto self = weak.lock();
+        if (self && reason != DisconnectReason::kShutdown) self->state_ = State::kDone;
         callback(reason);
       });
 }

@@ -24,6 +24,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::chrono::seconds kPartingTime{1};  // for the errors of what a stop cuts off
 constexpr size_t kClosing = 64;      // connections beyond the limit that are about to make room
 constexpr size_t kOtherFiles = 512;  // model, tiers, logs
 
@@ -92,17 +93,12 @@ class BeastServer : public HttpServer {
       error_code ignored;
       acceptor_.close(ignored);
       accept_timer_.cancel();
-      CloseAll(again);
-      if (again) return;
+      if (again) return is_cut_off_ ? CloseAll(true) : CutOffAll();
+      CloseAll(false);
       grace_timer_.expires_after(shared_.limits.shutdown_grace);
       grace_timer_.async_wait([this](error_code ec) {
         if (ec) return;
-        CloseAll(true);
-        // Whatever does not end now is ours, not a client's.
-        grace_timer_.expires_after(std::chrono::seconds(2));
-        grace_timer_.async_wait([this](error_code expired) {
-          if (!expired) shared_.io.stop();
-        });
+        CutOffAll();
       });
       OnEmpty();
     });
@@ -169,6 +165,24 @@ class BeastServer : public HttpServer {
     for (const auto& connection : shared_.connections.All()) connection->Shutdown(at_once);
   }
 
+  // What still runs is answered with an error, which its client has a moment to take.
+  void CutOffAll() {
+    is_cut_off_ = true;
+    for (const auto& connection : shared_.connections.All()) connection->CutOff();
+    grace_timer_.expires_after(kPartingTime);
+    grace_timer_.async_wait([this](error_code ec) {
+      if (ec) return;
+      CloseAll(true);
+      // Whatever does not end now is ours, not a client's.
+      grace_timer_.expires_after(std::chrono::seconds(2));
+      grace_timer_.async_wait([this](error_code expired) {
+        if (!expired) shared_.io.stop();
+      });
+      OnEmpty();
+    });
+    OnEmpty();
+  }
+
   void OnEmpty() {
     if (shared_.connections.counts().open == 0) grace_timer_.cancel();
   }
@@ -184,6 +198,7 @@ class BeastServer : public HttpServer {
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer accept_timer_, grace_timer_;
+  bool is_cut_off_ = false;
   uint16_t port_ = 0;
   std::mutex tls_mutex_;
   TlsContext tls_;  // guarded by tls_mutex_; null: plain HTTP

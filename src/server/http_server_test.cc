@@ -70,9 +70,9 @@ TEST(HttpServer, AHardStopTellsWhoeverWorksForAConnectionThatCouldNotBeClosed) {
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   entered.get_future().wait();
   server->Stop();
-  // The other thread gives up two seconds after the grace; if it is later, nothing is shown, but
+  // The other thread gives up three seconds after the grace; if it is later, nothing is shown, but
   // nothing is wrong.
-  std::this_thread::sleep_for(milliseconds(2500));
+  std::this_thread::sleep_for(milliseconds(3500));
   EXPECT_EQ(told.load(), 0);
   released.set_value();
   runner.join();

@@ -279,16 +279,47 @@ TEST_F(ServerTest, StopLetsWhatRunsFinish) {
   server_.reset();
 }
 
-TEST_F(ServerTest, StopCancelsWhatDoesNotFinishInTime) {
+TEST_F(ServerTest, StopCancelsWhatDoesNotFinishInTimeAndSaysSo) {
   options_.limits.shutdown_grace = milliseconds(50);
   Start();
   engine_->Hold();
-  HttpClient client(port());
-  client.Send(ChatText("hi"));
-  ASSERT_TRUE(EventuallyWaiting(1));
+  HttpClient openai(port()), anthropic(port());
+  openai.Send(ChatText("hi"));
+  anthropic.Send(HttpClient::PostText("/v1/messages", ChatBody("hi", {{"max_tokens", 2}}).dump()));
+  ASSERT_TRUE(EventuallyWaiting(2));
   server_->Stop();
+  const HttpReply reply = openai.Read();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.json()["error"]["code"], "shutting_down");
+  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+  EXPECT_EQ(reply.headers.at("connection"), "close");
+  EXPECT_EQ(reply.headers.count("x-request-id"), 1u);
+  EXPECT_TRUE(openai.AtEnd());
+  const HttpReply other = anthropic.Read();
+  EXPECT_EQ(other.status, 503);
+  EXPECT_EQ(other.json()["error"]["message"], "the server is shutting down");
+  EXPECT_TRUE(anthropic.AtEnd());
   thread_.join();
-  EXPECT_EQ(client.Read().status, 0);
+  EXPECT_TRUE(Eventually([&] { return engine_->cancels() == 2; }));
+  server_.reset();
+}
+
+TEST_F(ServerTest, AStreamThatAStopCutsOffEndsWithAnError) {
+  options_.limits.shutdown_grace = milliseconds(50);
+  options_.limits.max_pending_bytes = size_t{1} << 30;
+  options_.limits.max_pending_events = 1000000000;
+  engine_options_.context = kEndless;
+  Start();
+  SayWithoutEnd();
+  HttpClient client(port());
+  client.Send(ChatText("hi", {{"stream", true}}));
+  EXPECT_EQ(client.Read("content").status, 200);
+  engine_->Hold();  // what there is so far can be taken in the time that is left
+  server_->Stop();
+  const std::string rest = client.ReadRaw();
+  EXPECT_THAT(rest, HasSubstr(R"("code":"shutting_down")"));
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"));
+  thread_.join();
   EXPECT_TRUE(Eventually([&] { return engine_->cancels() == 1; }));
   server_.reset();
 }
