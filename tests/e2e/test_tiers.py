@@ -302,15 +302,19 @@ def test_servers_of_other_kv_types_and_processors_get_no_blocks_of_each_other(tm
         expected[kind] = ask(server, kvlink={"reuse": False, "store": False})[1]
         answers, told = ask(server)
         assert told == expected[kind]
-        assert server.reused("remote") == 0 and [answer["kvlink"]["tier_tokens"].get("remote", 0) for answer in answers] == [0, 0]
+        assert server.reused("remote") == 0
         server.wait_until_written("remote", blocks_of(answers))
         assert server.stop() == 0
     for kind in kinds:
         server = start(*kind)
-        answers, told = ask(server)
-        assert told == expected[kind]
-        assert all(answer["kvlink"]["tier_tokens"].get("remote", 0) >= ROWS for answer in answers)
-        assert server.errors() == 0
+
+        def its_own_are_loaded():  # in time, on a machine that may be slow
+            assert server.http.post("/kvlink/flush").status_code == 200
+            assert ask(server)[1] == expected[kind]
+            return server.reused("remote") >= ROWS
+
+        server.wait_for(its_own_are_loaded)
+        assert 'reason="foreign"' not in server.http.get("/metrics").text
         assert server.stop() == 0
 
 
