@@ -65,7 +65,7 @@ void TierLane::Stop() {
 }
 
 bool TierLane::Reserve(const BlockKey& key, size_t bytes, Origin origin) {
-  if (origin == Origin::kOffered && tier_->ContainsNow(key)) return false;
+  if (origin == Origin::kOffered && tier_->ContainsNow(key).has_value()) return false;
   if (Find(key).value_or(false)) return false;
   const base::MutexLock lock(mutex_);
   if (queued_keys_.contains(key)) return false;
